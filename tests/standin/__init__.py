@@ -1,0 +1,1 @@
+"""A stand-in for MiniCPM-V: remote code and a fine-tune script of the same structure, written from scratch."""

@@ -1,0 +1,321 @@
+"""Runs the fine-tune script, unchanged, many times after one import of the stack, and records what it does.
+
+    python -m tests.standin.observe --folder DIR --out DIR [--patched] CELLS.json
+
+Each cell forks two ranks. A rank sets what ``torchrun`` would have set and runs ``finetune.py`` as
+``__main__``; gradients are read where the optimizer is about to use them, parameters after training.
+One JSON line a cell goes to standard output. ``--patched`` imports vlmpatch before anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import os
+import runpy
+import shutil
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+WORLD = 2
+LIMIT = 120.0
+KWARGS_LINE = 'training_args.gradient_checkpointing_kwargs={"use_reentrant":False}'
+KWARGS = {
+    "own": KWARGS_LINE,
+    "none": "",
+    "reentrant": KWARGS_LINE.replace("False", "True"),
+}
+TUNING = {
+    "lora_vision": {"use_lora": "true", "tune_llm": "false", "tune_vision": "true"},
+    "lora": {"use_lora": "true", "tune_llm": "false", "tune_vision": "false"},
+    "full": {"use_lora": "false", "tune_llm": "true", "tune_vision": "true"},
+    "llm_frozen": {"use_lora": "false", "tune_llm": "false", "tune_vision": "true"},
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the script."""
+
+    engine: str = "zero2"  # ddp | zero2 | zero3
+    tuning: str = "lora_vision"
+    data: str = "many"  # few: one slice an image; many: more slices than vision_batch_size; mixed
+    batch: int = 1
+    kwargs: str = "own"  # what the script assigns to gradient_checkpointing_kwargs: own | none | reentrant
+    checkpointing: bool = True
+    accumulate: int = 1
+    steps: int = 4
+    script: str = "finetune"  # folder under --folder
+    flags: tuple[str, ...] = ()  # added to the command line
+    drop: tuple[str, ...] = ()  # taken from it
+
+    @property
+    def id(self) -> str:
+        parts = [self.script] if self.script != "finetune" else []
+        parts += [self.engine, self.tuning, self.data, f"b{self.batch}"]
+        parts += [self.kwargs if self.checkpointing else "off"]
+        parts += [f"ga{self.accumulate}"] if self.accumulate > 1 else []
+        parts += [flag.lstrip("-") for flag in self.flags]
+        return "-".join(parts)
+
+    @property
+    def reference(self) -> Cell:
+        """The same training with checkpointing off."""
+        return dataclasses.replace(self, checkpointing=False, kwargs="own")
+
+
+def command_line(cell: Cell, folder: Path, output: Path) -> list[str]:
+    """What finetune_lora.sh and finetune_ds.sh pass, at the size of a test."""
+    values: dict[str, Any] = {
+        "model_name_or_path": folder / "model",
+        "llm_type": "qwen",
+        "data_path": folder / f"{cell.data}.json",
+        "remove_unused_columns": "false",
+        "label_names": "labels",
+        "model_max_length": 1024,
+        "max_slice_nums": 6,
+        "max_steps": cell.steps,
+        "output_dir": output,
+        "logging_dir": output,
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "evaluation_strategy": "no",
+        "save_strategy": "no",
+        "per_device_train_batch_size": cell.batch,
+        "gradient_accumulation_steps": cell.accumulate,
+        "learning_rate": 1e-4,
+        "weight_decay": 0.1,
+        "adam_beta2": 0.95,
+        "warmup_ratio": 0.01,
+        "lr_scheduler_type": "cosine",
+        "max_grad_norm": 0,
+        "gradient_checkpointing": "true" if cell.checkpointing else "false",
+        "report_to": "none",
+        "dataloader_pin_memory": "false",
+        **TUNING[cell.tuning],
+    }
+    if "lora" in cell.tuning:
+        values |= {"lora_r": 4, "lora_alpha": 8, "lora_dropout": 0.0}
+    if cell.engine == "ddp":
+        values |= {"use_cpu": "true", "ddp_backend": "gloo"}
+    else:
+        values |= {"deepspeed": folder / f"ds_config_{cell.engine}.json"}
+    words = [f"--{name}={value}" for name, value in values.items() if name not in cell.drop]
+    return [*words, *cell.flags]
+
+
+def scripts(cell: Cell, folder: Path, work: Path) -> Path:
+    """The script's folder, with its one line about checkpointing as the cell wants it."""
+    copy = work / "script"
+    shutil.copytree(folder / cell.script, copy, dirs_exist_ok=True)
+    path = copy / "finetune.py"
+    text = path.read_text()
+    if KWARGS_LINE not in text:
+        raise RuntimeError(f"{path} has no line {KWARGS_LINE}")
+    path.write_text(text.replace(KWARGS_LINE, KWARGS[cell.kwargs]))
+    return path
+
+
+def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> None:
+    descriptor = os.open(work / f"rank{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(descriptor, stream.fileno())
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(WORLD),
+        "LOCAL_WORLD_SIZE": str(WORLD),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    if cell.engine != "ddp":
+        os.environ["VLMPATCH_LAB_GLOO"] = "1"
+    watch = Watch(work / f"rank{rank}.pt")
+    report: dict[str, Any] = {"error": ""}
+    try:
+        watch.install(cell)
+        script = work / "script" / "finetune.py"
+        sys.path.insert(0, str(script.parent))
+        sys.argv = [str(script), *command_line(cell, folder, work / "output")]
+        os.chdir(script.parent)
+        runpy.run_path(str(script), run_name="__main__")
+        report |= {"losses": watch.losses, "digest": watch.digest, "untrained": watch.untrained}
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.barrier()
+            dist.destroy_process_group()
+    except BaseException as error:
+        traceback.print_exc()
+        report["error"] = f"{type(error).__name__}: {error}"[:400]
+        raise SystemExit(1) from None
+    finally:
+        (work / f"rank{rank}.json").write_text(json.dumps(report))
+
+
+class Watch:
+    """Reads gradients before every optimizer step and the parameters after the last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.steps: list[dict[str, Any]] = []
+        self.losses: list[float] = []
+        self.untrained: list[str] = []
+        self.digest = ""
+        self.trainer: Any = None
+
+    def install(self, cell: Cell) -> None:
+        import deepspeed
+        import peft
+        import torch
+        import transformers
+
+        from tests.lab.ranks import wait_for_every_collective
+
+        torch.manual_seed(1)
+        if cell.engine == "zero3":
+            wait_for_every_collective()
+        # B is zero at first, which would make every gradient of A zero.
+        _set_lora_start(peft)
+        engine_class = deepspeed.DeepSpeedEngine
+        step, train = engine_class.step, transformers.Trainer.train
+
+        def step_and_look(engine: Any, *args: Any, **kwargs: Any) -> Any:
+            if engine.is_gradient_accumulation_boundary():
+                self.look(deepspeed.utils.safe_get_full_grad)
+            return step(engine, *args, **kwargs)
+
+        def train_and_look(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            self.trainer = trainer
+            result = train(trainer, *args, **kwargs)
+            self.finish()
+            return result
+
+        engine_class.step = step_and_look
+        transformers.Trainer.train = train_and_look
+        if cell.engine == "ddp":
+            from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+            register_optimizer_step_pre_hook(lambda *_: self.look(lambda parameter: parameter.grad))
+
+    def look(self, gradient: Any) -> None:
+        found = {}
+        for name, parameter in self.trainer.model.named_parameters():
+            if parameter.requires_grad and (value := gradient(parameter)) is not None:
+                found[name] = value.detach().float().clone()
+        self.steps.append(found)
+
+    def finish(self) -> None:
+        import hashlib
+
+        import deepspeed
+        import torch
+
+        torch.save(self.steps[0], self.path)
+        torch.save(self.steps, self.path.with_suffix(".all"))
+        self.losses = [row["loss"] for row in self.trainer.state.log_history if "loss" in row]
+        total = hashlib.sha256()
+        for name, parameter in self.trainer.model.named_parameters():
+            if not parameter.requires_grad:
+                continue
+            if not any(name in step and step[name].any() for step in self.steps):
+                self.untrained.append(name)
+            with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+                total.update(name.encode() + parameter.detach().contiguous().numpy().tobytes())
+        self.digest = total.hexdigest()[:16]
+
+
+def _set_lora_start(peft: Any) -> None:
+    start = peft.LoraConfig.__init__
+
+    def begin(config: Any, *args: Any, **kwargs: Any) -> None:
+        start(config, *args, **{"init_lora_weights": False, **kwargs})
+
+    peft.LoraConfig.__init__ = begin
+
+
+def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
+    work = out / cell.id
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    scripts(cell, folder, work)
+    from tests.lab.launch import free_port
+
+    port, started = free_port(), time.monotonic()
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=rank_main, args=(cell, folder, work, rank, port)) for rank in range(WORLD)
+    ]
+    for process in ranks:
+        process.start()
+    _wait(ranks, started)
+    codes = [process.exitcode for process in ranks]
+    reports = [_read(work / f"rank{rank}.json") for rank in range(WORLD)]
+    result: dict[str, Any] = {"cell": cell.id, "rc": codes, "seconds": round(time.monotonic() - started, 1)}
+    result["errors"] = [report.get("error", "no report: killed or hung") for report in reports]
+    if codes == [0, 0]:
+        result |= judge(reports, work, out / cell.reference.id)
+    return result
+
+
+def judge(reports: list[dict[str, Any]], work: Path, reference: Path) -> dict[str, Any]:
+    from tests.lab import compare
+
+    digests = {report["digest"] for report in reports}
+    found = {
+        "same_parameters": len(digests) == 1,
+        "untrained": sorted({name for report in reports for name in report["untrained"]}),
+        "losses": reports[0]["losses"],
+    }
+    right = reference if (reference / "rank1.pt").exists() else None
+    return found | compare.folders(work, right)
+
+
+def _wait(ranks: list[Any], started: float) -> None:
+    """Until both ended, or ``LIMIT``, or a while after one of them failed."""
+    failed_at = None
+    while any(process.is_alive() for process in ranks):
+        now = time.monotonic()
+        if failed_at is None and any(process.exitcode for process in ranks):
+            failed_at = now
+        if now - started > LIMIT or (failed_at is not None and now - failed_at > 8):
+            for process in ranks:
+                process.kill()
+        time.sleep(0.05)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cells", type=Path)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--patched", action="store_true")
+    options = parser.parse_args()
+    if options.patched:
+        import vlmpatch  # noqa: F401
+    import deepspeed  # noqa: F401
+    import peft  # noqa: F401
+    import transformers  # noqa: F401
+    import transformers.trainer
+
+    from tests.lab import ranks
+
+    ranks.load_extension()
+    for row in json.loads(options.cells.read_text()):
+        row = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
+        print(json.dumps(run_cell(Cell(**row), options.folder.resolve(), options.out.resolve())), flush=True)
+
+
+if __name__ == "__main__":
+    main()
