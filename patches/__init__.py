@@ -1,0 +1,1 @@
+"""One file a bug. CONTRIBUTING.md says what such a file holds."""

@@ -1,0 +1,50 @@
+"""A checkpoint call that does not say ``use_reentrant`` gets the reentrant variant.
+
+What the user sees: ``The parameter N has already been reduced`` (DeepSpeed ZeRO-1/2), ``Expected to
+mark a variable ready only once`` (DDP), a bare ``AssertionError`` (ZeRO-3), or no error and ranks that
+drift apart.
+
+Why: models that call ``torch.utils.checkpoint.checkpoint(f, x)`` themselves (InternVL's repository
+code, timm's ``checkpoint_seq``, older MiniCPM-V), and everybody who passes
+``gradient_checkpointing_kwargs={}``, leave the choice to torch. torch warns and takes
+``use_reentrant=True``. Reentrant checkpointing runs a nested backward for each checkpointed segment,
+so a parameter used in two segments has its gradient hooks fired twice.
+
+Since torch 2.1 (``use_reentrant: Optional[bool] = None``); still so in 2.13. torch announced that a
+missing argument would become an error in 2.9, which did not happen.
+
+The change: the parameter's default becomes False, in the function object itself. References taken
+with ``from torch.utils.checkpoint import checkpoint`` see it, and a call costs nothing more.
+
+Upstream: https://github.com/pytorch/pytorch/pull/100551 (the warning),
+https://github.com/pytorch/pytorch/pull/116710 (kept a warning),
+https://github.com/huggingface/pytorch-image-models/pull/2394 (timm's own answer)
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+_FUNCTIONS = ("checkpoint", "checkpoint_sequential")
+
+
+def look(code: Code) -> str | None:
+    """The bug is here when both functions leave ``use_reentrant`` open and then take True."""
+    for name in _FUNCTIONS:
+        function = code.function(name)
+        if function is None or "use_reentrant" not in function.defaults:
+            raise Unrecognised(f"{code.module}.{name} has no default for use_reentrant")
+        default = function.defaults["use_reentrant"]
+        if default == "False":
+            return f"{code.module}.{name} is non-reentrant by default"
+        if default != "None" or "use_reentrant = True" not in function:
+            raise Unrecognised(f"{code.module}.{name} treats a missing use_reentrant in a way unknown to us")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Make non-reentrant the default of both functions."""
+    for name in _FUNCTIONS:
+        patch.set_default(getattr(module, name), "use_reentrant", False)

@@ -1,0 +1,170 @@
+"""Pinned environments of real stacks, made once and kept outside the clone.
+
+``python -m tests.lab.envs make tf457-ds0182`` builds one from ``stacks.toml``;
+``python -m tests.lab.envs list`` says which exist. An environment's folder name carries a hash of
+everything that decides its content, so a changed pin never meets a stale folder, and a folder
+without its ``complete`` marker (an interrupted build) is made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SHIMS = HERE / "shims"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """One pinned environment: ``packages`` resolve normally, ``no_deps`` are installed alone."""
+
+    name: str
+    about: str
+    torch: str
+    packages: tuple[str, ...]
+    no_deps: tuple[str, ...]
+
+    @property
+    def folder(self) -> Path:
+        shims = {p.name: p.read_text() for p in sorted(SHIMS.iterdir()) if p.is_file()}
+        key = json.dumps([self.torch, self.packages, self.no_deps, shims, sys.version_info[:2]])
+        digest = hashlib.sha256(key.encode()).hexdigest()[:10]
+        return cache_root() / f"{self.name}-{digest}"
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def complete(self) -> bool:
+        return (self.folder / "complete").is_file()
+
+
+def cache_root() -> Path:
+    """Where environments, tiny checkpoints and compiled extensions live: never inside the clone."""
+    if named := os.environ.get("VLMPATCH_LAB"):
+        return Path(named)
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "vlmpatch-lab"
+
+
+def read_stacks(path: Path = HERE / "stacks.toml") -> dict[str, Stack]:
+    """Every stack of ``stacks.toml``; a stack's own pin replaces the common one of that package."""
+    data = tomllib.loads(path.read_text())
+    stacks = {}
+    for name, entry in data["stacks"].items():
+        own = {_distribution(p) for p in entry["packages"]}
+        common = [p for p in data["common"] if _distribution(p) not in own]
+        stacks[name] = Stack(
+            name=name,
+            about=entry["about"],
+            torch=entry.get("torch", data["torch"]),
+            packages=(*common, *entry["packages"]),
+            no_deps=tuple(entry.get("no_deps", ())),
+        )
+    return stacks
+
+
+def make(stack: Stack) -> Path:
+    """Build ``stack`` unless it is there already; returns its interpreter."""
+    with locked(cache_root() / f"{stack.name}.lock"):
+        if not stack.complete:
+            shutil.rmtree(stack.folder, ignore_errors=True)
+            _build(stack)
+            (stack.folder / "complete").touch()
+    return stack.python
+
+
+def _build(stack: Stack) -> None:
+    started = time.monotonic()
+    print(f"[{stack.name}] {stack.about}: making {stack.folder}", flush=True)
+    _uv("venv", "--python", sys.executable, str(stack.folder))
+    # torch goes first and stays pinned in the second call: anything that would pull another build
+    # of it brings gigabytes of CUDA.
+    _install(stack, stack.torch)
+    _install(stack, stack.torch, *stack.packages)
+    if stack.no_deps:
+        _install(stack, "--no-deps", *stack.no_deps)
+    _add_shims(stack)
+    print(f"[{stack.name}] ready after {time.monotonic() - started:.0f} s", flush=True)
+
+
+def _install(stack: Stack, *what: str) -> None:
+    _uv("pip", "install", "--python", str(stack.python), "--compile-bytecode", *_sources(), *what)
+
+
+def _sources() -> list[str]:
+    """Where torch comes from: the wheels pip was told of, else PyTorch's own CPU index."""
+    if links := os.environ.get("PIP_FIND_LINKS"):
+        return [arg for link in links.split() for arg in ("--find-links", link)]
+    return ["--torch-backend", "cpu"]
+
+
+def _uv(*args: str) -> None:
+    env = {**os.environ, "DS_BUILD_OPS": "0", "UV_NO_PROGRESS": "1"}
+    command = [sys.executable, "-m", "uv", "--quiet", *args]
+    done = subprocess.run(
+        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}")
+
+
+def _add_shims(stack: Stack) -> None:
+    """Copy the CPU shims in, with a ``.pth`` line each, so that they run before any user code."""
+    site = next((stack.folder / "lib").glob("python*")) / "site-packages"
+    for shim in SHIMS.glob("*.py"):
+        shutil.copy(shim, site / shim.name)
+        (site / f"{shim.stem}.pth").write_text(f"import {shim.stem}\n")
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time; the lock ends with its holder, however that ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _distribution(requirement: str) -> str:
+    name = requirement
+    for stop in "=<>!~[ ;":
+        name = name.split(stop)[0]
+    return name.lower().replace("_", "-")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.envs")
+    parser.add_argument("verb", choices=["make", "list", "python"])
+    parser.add_argument("names", nargs="*", help="stacks; all of them when none is named")
+    asked = parser.parse_args()
+    stacks = read_stacks()
+    unknown = [name for name in asked.names if name not in stacks]
+    if unknown:
+        parser.error(f"no such stack: {', '.join(unknown)}; known: {', '.join(stacks)}")
+    for name in asked.names or list(stacks):
+        stack = stacks[name]
+        if asked.verb == "make":
+            print(make(stack))
+        elif asked.verb == "python":
+            print(stack.python)
+        else:
+            print(f"{'made ' if stack.complete else '-    '} {name:16} {stack.about}")
+
+
+if __name__ == "__main__":
+    main()

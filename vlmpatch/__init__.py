@@ -1,0 +1,78 @@
+"""Version-gated patches that let vision-language models train with gradient checkpointing.
+
+``import vlmpatch`` as a script's first line reads the catalog and arms import hooks; nothing heavy is
+imported. Each patch is then applied when, and only if, the installed code it mends is imported.
+"""
+
+from __future__ import annotations
+
+import os as _os
+import sys as _sys
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+_HERE = _os.path.dirname(_os.path.abspath(__file__))
+if not _os.path.isdir(_os.path.join(_HERE, "patches")):
+    # A checkout or an editable install: patches/ and compat.toml lie beside this package.
+    __path__.append(_os.path.dirname(_HERE))
+
+from vlmpatch.catalog import State, Status  # noqa: E402  (needs __path__ as set above)
+from vlmpatch.engine import PatchError, start  # noqa: E402
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+__all__ = ["PatchError", "State", "Status", "__version__", "disabled", "require", "status", "undo"]
+
+_engine = start(_os.environ, _sys.modules)
+
+
+def status() -> dict[str, Status]:
+    """What became of every patch in this process, by patch id.
+
+    Patches whose target is not imported yet are ``armed``; their version gate is evaluated here, so
+    one that the installed versions do not need is reported as ``not needed`` at once.
+    """
+    return _engine.status()
+
+
+def require(*ids: str) -> None:
+    """Insist on patches a program depends on.
+
+    Passes when each is applied, armed, or not needed by what is installed.
+
+    Args:
+        ids: patch ids as ``python -m vlmpatch list`` prints them.
+
+    Raises:
+        PatchError: naming the first patch that is unknown, off, failed or in conflict, and why.
+    """
+    _engine.require(ids)
+
+
+def undo(*ids: str) -> list[str]:
+    """Take patches back, all of them when none is named.
+
+    Args:
+        ids: patch ids; none means all.
+
+    Returns:
+        Remarks on what could not be restored, because someone else patched on top of it.
+
+    Raises:
+        PatchError: for an unknown id.
+    """
+    return _engine.undo(ids)
+
+
+def disabled(*ids: str) -> AbstractContextManager[None]:
+    """Context manager: the named patches (all when none is named) are taken back inside the block.
+
+    Args:
+        ids: patch ids; none means all.
+
+    Raises:
+        PatchError: for an unknown id.
+    """
+    return _engine.disabled(ids)

@@ -1,0 +1,50 @@
+"""What a patch file may use: ``Patch`` to change things, ``Code`` to look, ``Unrecognised`` to decline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vlmpatch import report
+from vlmpatch.code import Code, Function, Unrecognised
+from vlmpatch.journal import Journal
+
+__all__ = ["Code", "Function", "Patch", "Unrecognised"]
+
+
+class Patch:
+    """A patch's only way to foreign objects: every call is recorded and can be undone.
+
+    It may be kept and used later, from inside the wrappers it installed. After ``undo`` it changes
+    nothing any more.
+    """
+
+    def __init__(self, patch_id: str, journal: Journal) -> None:
+        self.id = patch_id
+        self.active = True
+        self._journal = journal
+
+    def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+        """Put ``wrapper(original, *args, **kwargs)`` around ``owner.name``; see ``Journal.wrap``."""
+        if self.active:
+            self._journal.wrap(self.id, owner, name, wrapper)
+
+    def replace(self, owner: Any, name: str, value: Any) -> None:
+        """Set ``owner.name``, which may be new, to ``value``."""
+        if self.active:
+            self._journal.replace(self.id, owner, name, value)
+
+    def set_default(self, function: Callable[..., Any], name: str, value: Any) -> None:
+        """Change a parameter's default in the innermost function; see ``Journal.set_default``."""
+        if self.active:
+            self._journal.set_default(self.id, function, name, value)
+
+    def hook(self, register: Callable[..., Any], function: Callable[..., Any], **kwargs: Any) -> None:
+        """``register(function, **kwargs)`` for registrations whose handle has ``remove()``."""
+        if self.active:
+            self._journal.hook(self.id, register, function, **kwargs)
+
+    def warn(self, key: str, text: str) -> None:
+        """Warn once per ``key`` and process, naming this patch and the command that explains it."""
+        if self.active:
+            report.warn_once(self.id, key, text)

@@ -1,0 +1,231 @@
+"""compat.toml -> typed, validated entries.
+
+A broken entry is left out and reported (file, entry, key, remedy); the others stand. This module is
+on the path of ``import vlmpatch``: it imports nothing that ``tomllib`` does not import already.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+SCHEMA = 1
+SEVERITIES = ("crash", "hang", "silent", "cost")
+_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
+_MODULE = re.compile(r"[a-z][a-z0-9_]*\Z")
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*\Z")
+
+
+class State(str, Enum):
+    """Where a patch stands in this process."""
+
+    ARMED = "armed"
+    NOT_NEEDED = "not needed"
+    OFF = "off"
+    APPLIED = "applied"
+    FAILED = "failed"
+    CONFLICT = "conflict"
+
+
+class Status(NamedTuple):
+    """A patch's state, with its reason in words a user can act on."""
+
+    id: str
+    state: State
+    reason: str
+
+
+class Problem(NamedTuple):
+    """Something wrong with what was given to us: where it is, what it is, what to do."""
+
+    where: str
+    what: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}. {self.remedy}"
+
+
+class Entry(NamedTuple):
+    """One patch as the catalog declares it; the fields are those of ``compat.toml``."""
+
+    id: str
+    module: str
+    failures: tuple[str, ...]
+    severity: str
+    summary: str
+    summary_zh: str
+    targets: tuple[str, ...]
+    requires: dict[str, str]
+    symptoms: tuple[str, ...]
+    upstream: tuple[str, ...]
+    verified: tuple[dict[str, str], ...]
+
+
+class Catalog(NamedTuple):
+    """All entries that are sound, the problems of those that are not, and import names.
+
+    ``modules`` maps a distribution to its import name where the two differ.
+    """
+
+    path: str
+    entries: dict[str, Entry]
+    modules: dict[str, str]
+    problems: tuple[Problem, ...]
+
+
+class _Invalid(Exception):
+    def __init__(self, key: str, what: str, remedy: str) -> None:
+        super().__init__(what)
+        self.key, self.what, self.remedy = key, what, remedy
+
+
+def default_path() -> str:
+    """``compat.toml`` of this installation: inside the package, or beside it in a checkout."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    packaged = os.path.join(here, "compat.toml")
+    return packaged if os.path.exists(packaged) else os.path.join(os.path.dirname(here), "compat.toml")
+
+
+def read(path: str) -> Catalog:
+    """Read the catalog at ``path``; never raises for what the file holds or lacks."""
+    try:
+        with open(path, "rb") as handle:
+            data = tomllib.load(handle)
+    except OSError as error:
+        problem = Problem(path, f"cannot be read ({error.strerror})", "Reinstall vlmpatch")
+        return Catalog(path, {}, {}, (problem,))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        problem = Problem(path, f"is not valid TOML: {error}", "Mend that line or reinstall vlmpatch")
+        return Catalog(path, {}, {}, (problem,))
+    return parse(data, path)
+
+
+def parse(data: Mapping[str, Any], path: str) -> Catalog:
+    """Validate what ``compat.toml`` holds.
+
+    Args:
+        data: the parsed TOML.
+        path: named in problems, and where the patch modules are looked for (beside it).
+    """
+    problems: list[Problem] = []
+    entries: dict[str, Entry] = {}
+    if data.get("schema") != SCHEMA:
+        what = f"schema is {data.get('schema')!r}, this vlmpatch reads schema {SCHEMA}"
+        problems.append(Problem(f"{path}, schema", what, "Install the vlmpatch this catalog belongs to"))
+        return Catalog(path, {}, {}, tuple(problems))
+    for key in data.keys() - {"schema", "modules", "patch"}:
+        problems.append(Problem(f"{path}, {key}", "unknown key", "Remove it; known: schema, modules, patch"))
+    raw_entries = data.get("patch", [])
+    if not isinstance(raw_entries, list):
+        problems.append(Problem(f"{path}, patch", "is not a list of tables", "Write each as [[patch]]"))
+        raw_entries = []
+    for number, raw in enumerate(raw_entries, 1):
+        name = raw.get("id") if isinstance(raw, dict) else None
+        where = f"{path}, patch {name!r}" if isinstance(name, str) else f"{path}, patch number {number}"
+        try:
+            entry = _entry(raw, os.path.join(os.path.dirname(path), "patches"))
+            if entry.id in entries:
+                raise _Invalid("id", "appears twice", "Give each patch its own id")
+            entries[entry.id] = entry
+        except _Invalid as error:
+            problems.append(Problem(f"{where}, {error.key}", error.what, error.remedy))
+    return Catalog(path, entries, _modules(data, path, problems), tuple(problems))
+
+
+def _modules(data: Mapping[str, Any], path: str, problems: list[Problem]) -> dict[str, str]:
+    modules = data.get("modules", {})
+    if isinstance(modules, dict) and all(isinstance(value, str) for value in modules.values()):
+        return modules
+    remedy = 'Write modules = { distribution = "import_name" }'
+    problems.append(Problem(f"{path}, modules", "is not a table of strings", remedy))
+    return {}
+
+
+def _entry(raw: object, patches: str) -> Entry:
+    if not isinstance(raw, dict):
+        raise _Invalid("patch", "is not a table", "Write each as [[patch]]")
+    unknown = raw.keys() - set(Entry._fields)
+    if unknown:
+        raise _Invalid(min(unknown), "unknown key", f"Known keys: {', '.join(Entry._fields)}")
+    missing = [field for field in Entry._fields if field not in raw]
+    if missing:
+        raise _Invalid(missing[0], "is missing", "Every entry gives every key; see CONTRIBUTING.md")
+    entry = Entry(
+        id=_string(raw, "id"),
+        module=_string(raw, "module"),
+        failures=_strings(raw, "failures"),
+        severity=_string(raw, "severity"),
+        summary=_string(raw, "summary"),
+        summary_zh=_string(raw, "summary_zh"),
+        targets=_strings(raw, "targets"),
+        requires=_table(raw["requires"], "requires"),
+        symptoms=_strings(raw, "symptoms"),
+        upstream=_strings(raw, "upstream"),
+        verified=_tables(raw, "verified"),
+    )
+    _check(entry, patches)
+    return entry
+
+
+def _check(entry: Entry, patches: str) -> None:
+    if not _ID.match(entry.id):
+        raise _Invalid("id", f"{entry.id!r} is not in kebab-case", "Use a-z, 0-9 and single hyphens")
+    if not _MODULE.match(entry.module):
+        raise _Invalid("module", f"{entry.module!r} is not a module name", "Use a-z, 0-9 and _")
+    if not os.path.exists(os.path.join(patches, entry.module + ".py")):
+        what = f"there is no {os.path.join(patches, entry.module)}.py"
+        raise _Invalid("module", what, "Name a file of patches/, or reinstall vlmpatch")
+    if entry.severity not in SEVERITIES:
+        raise _Invalid("severity", f"{entry.severity!r} is unknown", f"One of: {', '.join(SEVERITIES)}")
+    for key in ("summary", "summary_zh"):
+        if not getattr(entry, key).strip():
+            raise _Invalid(key, "is empty", "Say in one sentence what the user saw and what is done")
+    for key in ("failures", "targets", "upstream"):
+        if not getattr(entry, key):
+            raise _Invalid(key, "is empty", "Give at least one")
+    for target in entry.targets:
+        if not _TARGET.match(target):
+            raise _Invalid("targets", f"{target!r} is not a module name", "Write it as in an import line")
+    if not entry.requires:
+        raise _Invalid("requires", "is empty", 'Bound the patch: requires = { torch = ">=2.1" }')
+    for symptom in entry.symptoms:
+        try:
+            re.compile(symptom)
+        except re.error as error:
+            raise _Invalid("symptoms", f"{symptom!r} is no regular expression: {error}", "Mend it") from None
+
+
+def _string(raw: Mapping[str, Any], key: str) -> str:
+    value = raw[key]
+    if not isinstance(value, str):
+        raise _Invalid(key, f"is {type(value).__name__}, not a string", 'Write it in quotes: "…"')
+    return value
+
+
+def _strings(raw: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = raw[key]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise _Invalid(key, "is not a list of strings", 'Write ["…", "…"]')
+    return tuple(value)
+
+
+def _table(value: object, key: str) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+        raise _Invalid(key, "is not a table of strings", 'Write { package = "…" }')
+    return value
+
+
+def _tables(raw: Mapping[str, Any], key: str) -> tuple[dict[str, str], ...]:
+    if not isinstance(raw[key], list):
+        raise _Invalid(key, "is not a list of tables", 'Write [{ package = "…" }]')
+    return tuple(_table(item, key) for item in raw[key])

@@ -1,0 +1,96 @@
+"""Is the bug present here?  Versions (PEP 440) first, then a look at the code itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vlmpatch import code, versions
+from vlmpatch.catalog import Catalog, Entry, Problem
+
+
+class Verdict(NamedTuple):
+    """Whether a patch is called for, and why in words."""
+
+    needed: bool
+    reason: str
+
+
+def by_version(entry: Entry, modules: Mapping[str, str]) -> Verdict:
+    """The verdict of the version ranges alone; all of them must hold.
+
+    A version nobody can read does not close the gate: the look at the code is then what decides.
+
+    Args:
+        entry: the patch.
+        modules: import names of distributions whose name differs, as in ``Catalog.modules``.
+
+    Raises:
+        ValueError: a range of the entry is broken.
+    """
+    seen = []
+    for distribution, specifier in entry.requires.items():
+        found = versions.installed(distribution, modules.get(distribution, distribution))
+        if found.version is None:
+            return Verdict(False, f"{distribution} is not installed")
+        if faults := _faults(specifier):
+            raise ValueError(f"compat.toml, patch {entry.id!r}, requires.{distribution}: {faults[0].what}")
+        try:
+            inside = versions.satisfies(found.version, specifier)
+        except ValueError:
+            seen.append(f"{distribution} {found.version} (not a PEP 440 version, so its code decides)")
+            continue
+        if not inside:
+            return Verdict(False, f"{distribution} {found.version} is not {specifier}")
+        seen.append(f"{distribution} {found.version}")
+    return Verdict(True, ", ".join(seen))
+
+
+def by_code(patch: Any, source: code.Code) -> Verdict:
+    """The verdict of the patch's own look at the target's source.
+
+    Raises:
+        Unrecognised: the target has a shape the patch does not know.
+    """
+    reason = patch.look(source)
+    if reason is None:
+        return Verdict(True, f"{source.module} shows the bug")
+    return Verdict(False, str(reason))
+
+
+class Fault(NamedTuple):
+    """What is wrong with a range, and how to write it."""
+
+    what: str
+    remedy: str
+
+
+def ranges(catalog: Catalog) -> list[Problem]:
+    """Problems of the catalog's version ranges, which ``catalog`` leaves unread for speed."""
+    return [
+        Problem(f"{catalog.path}, patch {entry.id!r}, requires.{distribution}", *fault)
+        for entry in catalog.entries.values()
+        for distribution, specifier in entry.requires.items()
+        for fault in _faults(specifier)
+    ]
+
+
+def _faults(specifier: str) -> list[Fault]:
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+    from packaging.version import Version
+
+    try:
+        bounds = list(SpecifierSet(specifier))
+    except InvalidSpecifier:
+        return [Fault(f"{specifier!r} is not a PEP 440 range", 'Write ">=1,<2.dev0"')]
+    lower = [Version(bound.version) for bound in bounds if bound.operator in (">", ">=")]
+    upper = [Version(bound.version) for bound in bounds if bound.operator in ("<", "<=")]
+    if lower and upper and max(lower) > min(upper):
+        return [Fault(f"no version lies in {specifier!r}", "Put the lower bound first")]
+    return [
+        Fault(
+            f"the pre-releases of {bound.version} fall on neither side of {bound}", "End the bound in .dev0"
+        )
+        for bound in bounds
+        if bound.operator == "<" and not Version(bound.version).is_prerelease
+    ]

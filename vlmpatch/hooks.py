@@ -1,0 +1,165 @@
+"""When does a target exist?  Post-import hooks, already-imported modules, remote code.
+
+A ``Hooks`` object is a meta path finder. For a watched name it lets the other finders find the module
+and wraps the loader, so that the callbacks run once the module's code has run and before anybody else
+sees it. Modules that reached ``sys.modules`` by another way (imported before us, half-initialised
+while we were imported, put there by hand) are noticed at the next import of anything. The classes
+here follow the finder and loader protocols without inheriting them: importlib.abc is slow to import.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+Callback = Callable[[ModuleType], None]
+
+
+class Hooks:
+    """Calls back once per execution of a watched module.
+
+    Args:
+        on_error: called with the module's name and the exception of a callback. Nothing a callback
+            raises may reach the import that triggered it, unless ``on_error`` itself raises.
+    """
+
+    def __init__(self, on_error: Callable[[str, Exception], None]) -> None:
+        self._on_error = on_error
+        self._callbacks: dict[str, list[Callback]] = {}
+        self._patterns: list[tuple[str, Callback]] = []
+        self._waiting: set[str] = set()
+        self._lock = threading.RLock()
+
+    def install(self) -> None:
+        """Go first among the finders: what is found before us would pass unseen."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def remove(self) -> None:
+        """Watch nothing any more."""
+        with self._lock:
+            self._callbacks.clear()
+            self._patterns.clear()
+            self._waiting.clear()
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def watch(self, target: str, callback: Callback) -> None:
+        """Call ``callback(module)`` after each execution of ``target``, at once if it is imported.
+
+        Args:
+            target: a module's full name, or a pattern whose ``*`` stands for any run of characters
+                (``transformers_modules.*.modeling_x``).
+            callback: gets the module as ``sys.modules`` holds it.
+        """
+        with self._lock:
+            if "*" in target:
+                self._patterns.append((target, callback))
+                present = [name for name in list(sys.modules) if _matches(name, target)]
+            else:
+                self._callbacks.setdefault(target, []).append(callback)
+                self._waiting.add(target)
+                present = []
+        for name in present:
+            self._call(name, [callback])
+        self.sweep()
+
+    def executed(self, name: str) -> None:
+        """Module ``name`` has just run its code (again): call everyone who watches it."""
+        with self._lock:
+            self._waiting.discard(name)
+            callbacks = list(self._callbacks.get(name, ()))
+            callbacks += [callback for pattern, callback in self._patterns if _matches(name, pattern)]
+        self._call(name, callbacks)
+
+    def sweep(self) -> None:
+        """Notice watched modules that are fully imported without having passed through us."""
+        for name in tuple(self._waiting):
+            module = sys.modules.get(name)
+            if module is not None and not _initializing(module):
+                with self._lock:
+                    first = name in self._waiting
+                    self._waiting.discard(name)
+                if first:
+                    self._call(name, list(self._callbacks.get(name, ())))
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The import system's question; see ``importlib.abc.MetaPathFinder``."""
+        self.sweep()
+        if not self._wanted(fullname):
+            return None
+        spec = self._found_by_others(fullname, path, target)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _NotifyingLoader(spec.loader, self)  # type: ignore[assignment]
+        return spec
+
+    def _wanted(self, name: str) -> bool:
+        return name in self._callbacks or any(_matches(name, pattern) for pattern, _ in self._patterns)
+
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            if finder is not self and hasattr(finder, "find_spec"):
+                spec = finder.find_spec(fullname, path, target)
+                if spec is not None:
+                    return spec
+        return None
+
+    def _call(self, name: str, callbacks: list[Callback]) -> None:
+        # Read again: a lazy package replaces its own entry while it is being imported.
+        module = sys.modules.get(name)
+        if module is None:
+            return
+        for callback in callbacks:
+            try:
+                callback(module)
+            except Exception as error:
+                self._on_error(name, error)
+
+
+class _NotifyingLoader:
+    """Stands in for a module's loader until its code has run, then is gone from the module."""
+
+    def __init__(self, loader: Any, hooks: Hooks) -> None:
+        self._loader = loader
+        self._hooks = hooks
+
+    def __getattr__(self, name: str) -> object:
+        # Whoever asks importlib.util.find_spec for resources or source gets the real loader's answer.
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        created: ModuleType | None = self._loader.create_module(spec)
+        return created
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._hooks.executed(module.__name__)
+
+
+def _initializing(module: ModuleType) -> bool:
+    # A module being imported is in sys.modules already; the import system marks its spec.
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    head, *rest = pattern.split("*")
+    if not name.startswith(head):
+        return False
+    position = len(head)
+    for part in rest[:-1]:
+        found = name.find(part, position)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return not rest or (name.endswith(rest[-1]) and len(name) - len(rest[-1]) >= position)

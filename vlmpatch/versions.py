@@ -1,0 +1,95 @@
+"""Which version of a distribution is the one that runs?
+
+``importlib.metadata`` and ``packaging`` cost more to import than vlmpatch itself, so nothing here is
+imported before the first gate is asked.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import NamedTuple
+
+
+class Found(NamedTuple):
+    """What is known of one distribution; ``version`` is None when it is not installed."""
+
+    version: str | None
+    source: str
+    remark: str = ""
+
+
+def installed(distribution: str, module: str) -> Found:
+    """The version of ``distribution`` that this process runs, or would import.
+
+    What the loaded module says of itself stands above metadata, which a second distribution of the
+    same module or a broken upgrade can falsify; without metadata (a checkout on PYTHONPATH, a
+    half-removed package) the package's own ``__version__`` is read from its source.
+
+    Args:
+        distribution: the name ``pip`` knows.
+        module: the name it is imported by.
+    """
+    recorded = _recorded(distribution)
+    loaded = getattr(sys.modules.get(module), "__version__", None)
+    if isinstance(loaded, str):
+        contradicted = recorded and not _same_release(loaded, recorded[0])
+        remark = f"metadata says {recorded[0]}, the loaded module {loaded}" if contradicted else ""
+        return Found(str(loaded), "loaded module", remark)
+    if recorded:
+        several = f"several are recorded: {', '.join(recorded)}" if len(set(recorded)) > 1 else ""
+        return Found(recorded[0], "metadata", several)
+    stated = _stated(module)
+    if stated is None:
+        return Found(None, "absent")
+    return Found(stated, "source", "no metadata; read from the package's source")
+
+
+def satisfies(version: str, specifier: str) -> bool:
+    """Whether ``version`` lies in the PEP 440 range ``specifier``, pre-releases counted in.
+
+    Raises:
+        ValueError: one of the two is not PEP 440.
+    """
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+
+
+def _recorded(distribution: str) -> list[str]:
+    from importlib import metadata
+
+    try:
+        found = [dist.version for dist in metadata.distributions(name=distribution)]
+    except Exception:  # a broken dist-info folder can fail in any way; the next source is asked
+        return []
+    return [version for version in found if isinstance(version, str) and version]
+
+
+def _same_release(one: str, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one).public == Version(other).public
+    except InvalidVersion:
+        return one == other
+
+
+def _stated(module: str) -> str | None:
+    import os
+
+    from vlmpatch.code import locate
+
+    path = locate(module)
+    if path is None:
+        return None
+    for candidate in (path, os.path.join(os.path.dirname(path), "version.py")):
+        try:
+            with open(candidate, encoding="utf-8", errors="replace") as handle:
+                match = re.search(r"^__version__\s*(?::\s*\w+\s*)?=\s*['\"]([^'\"]+)", handle.read(), re.M)
+        except OSError:
+            continue
+        if match:
+            return match[1]
+    return "unknown"
