@@ -1,0 +1,173 @@
+"""The fast runner: many small two-rank trainings after one import of the stack.
+
+    python -m tests.lab.cell --models KIND=FOLDER --out DIR [--patched] [--reference DIR] CELLS.json
+
+runs inside a stack's environment from the root of the clone. ``CELLS.json`` is a list of cells (the
+fields of ``Cell``). Each cell forks two ranks that meet over gloo; one JSON line a cell goes to
+standard output. Importing costs ten times what a cell costs, so all cells of a process share one
+import, which is why bare and patched cells need separate processes: ``--patched`` imports vlmpatch
+before anything else, as a user would.
+
+``--reference`` names the ``--out`` folder of a bare run that holds the same cells with checkpointing
+off; gradients are compared with those (``compare.py`` says how). Without it the cells of this run
+are looked up in ``--out`` itself.
+
+Ranks are ``multiprocessing`` processes that return normally: whatever goes wrong while a rank ends
+shows in its exit code, and the runner reports it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+WORLD = 2
+LIMIT = 90.0  # seconds a cell may take
+GRACE = 10.0  # seconds the other rank may take once one has failed
+ENGINES = ("none", "ddp", "ddp_unused", "zero1", "zero2", "zero3")
+TUNINGS = ("lora", "full")
+CHECKPOINTING = ("off", "default", "empty", "reentrant", "nonreentrant")
+VARIANTS = ("", "old_format", "override")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training. Every field has the meaning a user's script would give it."""
+
+    kind: str = "qwen2_vl"
+    engine: str = "ddp"  # "none": no engine, gradients averaged by hand
+    tuning: str = "lora"
+    forwards: int = 1  # forwards before the one backward
+    checkpointing: str = "default"
+    input_grads: bool = True  # LoRA only: enable_input_require_grads(), as every framework calls it
+    steps: int = 0  # optimizer steps after the recorded backward
+    variant: str = ""  # how the model's class differs from upstream's, see ranks.VARIANTS
+    zero: dict[str, Any] = field(default_factory=dict)  # merged into zero_optimization
+
+    def __post_init__(self) -> None:
+        known = {
+            "engine": ENGINES,
+            "tuning": TUNINGS,
+            "checkpointing": CHECKPOINTING,
+            "variant": VARIANTS,
+        }
+        for name, values in known.items():
+            if getattr(self, name) not in values:
+                raise ValueError(f"{name} = {getattr(self, name)!r}: not one of {', '.join(values)}")
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    @property
+    def id(self) -> str:
+        parts = [self.kind, self.engine, self.tuning, f"f{self.forwards}", self.checkpointing]
+        parts += [self.variant] if self.variant else []
+        parts += [] if self.input_grads else ["noinputgrads"]
+        parts += [f"s{self.steps}"] if self.steps else []
+        parts += [f"{name}={value}" for name, value in sorted(self.zero.items())]
+        return "-".join(parts)
+
+    @property
+    def reference(self) -> Cell:
+        """The same training with checkpointing off: what is right."""
+        return dataclasses.replace(self, checkpointing="off", variant="")
+
+
+def read_cells(path: Path) -> list[Cell]:
+    return [Cell(**entry) for entry in json.loads(path.read_text())]
+
+
+def write_cells(path: Path, cells: list[Cell]) -> None:
+    path.write_text(json.dumps([dataclasses.asdict(cell) for cell in cells], indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.cell")
+    parser.add_argument("cells", type=Path)
+    parser.add_argument("--models", nargs="+", required=True, metavar="KIND=FOLDER")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
+    parser.add_argument("--reference", type=Path, help="--out of the bare run; default: this run's")
+    asked = parser.parse_args()
+    models = dict(pair.split("=", 1) for pair in asked.models)
+    if asked.patched:
+        import vlmpatch  # noqa: F401
+    started = time.monotonic()
+    from tests.lab import compare, ranks
+
+    ranks.load_extension()
+    print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
+    for cell in read_cells(asked.cells):
+        started = time.monotonic()
+        folder = asked.out / cell.id
+        report = {"id": cell.id, "patched": asked.patched, "ranks": run(cell, models[cell.kind], folder)}
+        report["ok"] = all(rank["ok"] for rank in report["ranks"])
+        report["error"] = first_cause(report["ranks"])
+        if report["ok"]:
+            right = (asked.reference or asked.out) / cell.reference.id
+            report["gradients"] = compare.folders(folder, right if right.exists() else None)
+        report["seconds"] = round(time.monotonic() - started, 2)
+        print(json.dumps(report), flush=True)
+
+
+def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
+    """Fork the ranks of one cell; returns what each reports."""
+    from tests.lab import ranks
+    from tests.lab.launch import free_port
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.iterdir():
+        stale.unlink()
+    fork = multiprocessing.get_context("fork")
+    port = free_port()
+    members = [
+        fork.Process(target=ranks.main, args=(cell, model, folder, rank, port)) for rank in range(WORLD)
+    ]
+    for member in members:
+        member.start()
+    _wait(members)
+    return [_outcome(member, folder, rank) for rank, member in enumerate(members)]
+
+
+def _wait(members: Sequence[BaseProcess]) -> None:
+    end = time.monotonic() + LIMIT
+    while (alive := [member for member in members if member.is_alive()]) and time.monotonic() < end:
+        if any(member.exitcode for member in members):
+            end = min(end, time.monotonic() + GRACE)
+        alive[0].join(0.05)
+    for member in members:
+        if member.is_alive():
+            member.kill()
+        member.join()
+
+
+def _outcome(member: BaseProcess, folder: Path, rank: int) -> dict[str, Any]:
+    written = folder / f"rank{rank}.json"
+    outcome: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {"ok": False}
+    if member.exitcode and outcome["ok"]:
+        outcome |= {"ok": False, "error": f"ended with exit code {member.exitcode} after its work"}
+    elif not outcome["ok"]:
+        outcome.setdefault("error", f"ended with exit code {member.exitcode}; see rank{rank}.log")
+    outcome["log"] = str(folder / f"rank{rank}.log")
+    return outcome
+
+
+def first_cause(outcomes: list[dict[str, Any]]) -> str | None:
+    """The error that is not the echo of the other rank's end."""
+    errors = [outcome["error"] for outcome in outcomes if not outcome["ok"]]
+    echoes = ("Connection closed by peer", "Connection reset", "exit code -9", "Connection refused")
+    own = [error for error in errors if not any(echo in error for echo in echoes)]
+    return next(iter(own or errors), None)
+
+
+if __name__ == "__main__":
+    main()

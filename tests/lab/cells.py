@@ -1,0 +1,141 @@
+"""Runs cells from outside: makes what they need, launches the fast runner, reads its reports.
+
+    python -m tests.lab.cells tf457-ds0182 --engine zero2,ddp --forwards 1,2
+
+prints what each cell does bare and with vlmpatch, measured against the same bare run with
+checkpointing off. Every option takes a list; their product is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab import cell as runner
+from tests.lab import envs, launch
+from tests.lab.cell import Cell, write_cells
+from tests.lab.envs import Stack
+
+START = 120.0  # seconds the import of a stack may take on a loaded machine
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one cell did. The gradients were compared only where every rank got that far."""
+
+    id: str
+    ok: bool
+    error: str | None
+    tensors: int
+    missing: tuple[str, ...]  # trainable, learn with checkpointing off, and get nothing here
+    difference: float | None  # largest relative difference to checkpointing off, any rank
+    between_ranks: float | None
+    losses: tuple[tuple[float, ...], ...]  # of each rank
+    digests: tuple[str | None, ...]
+    log: str
+    seconds: float
+
+    def __str__(self) -> str:
+        if not self.ok:
+            return f"{self.id}: {' '.join((self.error or '').split())[:160]}"
+        return (
+            f"{self.id}: {self.tensors} tensors, {len(self.missing)} missing, "
+            f"difference {self.difference}, between ranks {self.between_ranks}"
+        )
+
+
+def run(
+    stack: Stack,
+    cells: Iterable[Cell],
+    out: Path,
+    *,
+    patched: bool = False,
+    reference: Path | None = None,
+    env: Mapping[str, str] | None = None,
+) -> dict[str, Result]:
+    """Run ``cells`` in one process of ``stack``; returns the result of each by its id."""
+    cells = list(dict.fromkeys(cells))
+    launch.warm_up(stack)
+    models = {kind: launch.checkpoint(stack, kind) for kind in sorted({cell.kind for cell in cells})}
+    out.mkdir(parents=True, exist_ok=True)
+    write_cells(out / "cells.json", cells)
+    command: list[str | Path] = ["python", "-m", "tests.lab.cell", out / "cells.json", "--out", out]
+    command += ["--patched"] if patched else []
+    command += ["--reference", reference] if reference else []
+    command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]
+    limit = START + runner.LIMIT * len(cells)
+    finished = launch.run(stack, command, limit=limit, env=env)
+    results = {result.id: result for result in map(_read, _reports(finished.output))}
+    if finished.rc != 0 or len(results) != len(cells) or finished.left:
+        raise RuntimeError(str(finished))
+    return results
+
+
+def with_references(cells: Iterable[Cell]) -> list[Cell]:
+    """``cells``, each preceded by the same one with checkpointing off."""
+    return list(dict.fromkeys(c for cell in cells for c in (cell.reference, cell)))
+
+
+def _reports(output: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in output.splitlines() if line.startswith('{"id": ')]
+
+
+def _read(report: dict[str, Any]) -> Result:
+    ranks = report["ranks"]
+    compared = report.get("gradients", {})
+    return Result(
+        id=report["id"],
+        ok=report["ok"],
+        error=report["error"],
+        tensors=compared.get("tensors", 0),
+        missing=tuple(compared.get("missing", ())),
+        difference=compared.get("difference"),
+        between_ranks=compared.get("between_ranks"),
+        losses=tuple(tuple(rank.get("losses", ())) for rank in ranks),
+        digests=tuple(rank.get("digest") for rank in ranks),
+        log="".join(Path(rank["log"]).read_text(errors="replace") for rank in ranks),
+        seconds=report["seconds"],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.cells")
+    parser.add_argument("stack", choices=envs.read_stacks())
+    defaults = {f.name: f.default for f in dataclasses.fields(Cell) if isinstance(f.default, (str, int))}
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default=str(default), help=f"default: {default}")
+    parser.add_argument("--zero", type=json.loads, default={}, help="JSON, merged into zero_optimization")
+    parser.add_argument("--out", type=Path, help="keep results here")
+    parser.add_argument("--only", choices=["bare", "patched"], help="leave the other out")
+    asked = vars(parser.parse_args())
+    cells = list(_product(asked, defaults))
+    stack = envs.read_stacks()[asked["stack"]]
+    out = asked["out"] or Path(tempfile.mkdtemp(prefix="cells-"))
+    bare = [cell.reference for cell in cells] if asked["only"] == "patched" else with_references(cells)
+    for result in run(stack, bare, out / "bare").values():
+        print(f"bare    {result}", flush=True)
+    if asked["only"] != "bare":
+        for result in run(stack, cells, out / "patched", patched=True, reference=out / "bare").values():
+            print(f"patched {result}", flush=True)
+    print(f"logs and gradients: {out}")
+
+
+def _product(asked: dict[str, Any], defaults: dict[str, Any]) -> Iterator[Cell]:
+    choices = [
+        [json.loads(text.lower()) if isinstance(default, int) else text for text in asked[name].split(",")]
+        for name, default in defaults.items()
+    ]
+    for values in itertools.product(*choices):
+        fields: dict[str, Any] = dict(zip(defaults, values, strict=True))
+        yield Cell(**fields, zero=asked["zero"])
+
+
+if __name__ == "__main__":
+    main()

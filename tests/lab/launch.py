@@ -1,0 +1,191 @@
+"""Runs commands in a stack's environment, as a user would, with nothing left behind.
+
+Every launch has a time limit and its own process group; ``torchrun`` gives its workers groups of
+their own, so what a launch left alive is found by a mark in its environment and ended too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab import envs
+from tests.lab.envs import Stack
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "VLMPATCH_LAB_LAUNCH"
+# What the caller's shell must not decide: DONTWRITEBYTECODE makes every rank compile transformers
+# again, and the rest belongs to the launch below.
+DROPPED = (
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
+)
+WARM_UP = """
+from deepspeed.accelerator import get_accelerator
+get_accelerator().create_op_builder("ShareMemCommBuilder").load(verbose=False)
+"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a command ended; ``left`` counts the processes of it that had to be ended afterwards."""
+
+    command: tuple[str, ...]
+    rc: int
+    output: str
+    seconds: float
+    timed_out: bool
+    left: int
+
+    def __str__(self) -> str:
+        end = "ran past its limit" if self.timed_out else f"exit status {self.rc}"
+        return f"{' '.join(self.command)}\n{end} after {self.seconds:.0f} s\n{self.output[-6000:]}"
+
+
+def run(
+    stack: Stack,
+    command: Sequence[str | Path],
+    *,
+    limit: float,
+    env: Mapping[str, str] | None = None,
+    checkout: bool = True,
+    gloo: bool = False,
+    cwd: Path = ROOT,
+) -> Finished:
+    """Run ``command`` (``python``, ``torchrun``, ``swift`` … of that stack) to its end or ``limit``.
+
+    ``checkout`` puts this clone on ``PYTHONPATH``; ``gloo`` lets accelerate accept DeepSpeed on a
+    machine without an accelerator.
+    """
+    mark = uuid.uuid4().hex
+    variables = {**environment(stack, checkout=checkout, gloo=gloo), **(env or {}), MARK: mark}
+    words = tuple(str(word) for word in command)
+    program = shutil.which(words[0], path=variables["PATH"]) or words[0]
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [program, *words[1:]],
+            env=variables,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            timed_out = not _ends_within(process, limit)
+        finally:
+            left = _end(process, mark)
+        log.seek(0)
+        output = log.read().decode(errors="replace")
+    seconds = time.monotonic() - started
+    return Finished(words, process.returncode, output, seconds, timed_out, left)
+
+
+def environment(stack: Stack, *, checkout: bool = True, gloo: bool = False) -> dict[str, str]:
+    variables = {name: value for name, value in os.environ.items() if name not in DROPPED}
+    variables |= {
+        "PATH": f"{stack.python.parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_EXTENSIONS_DIR": str(stack.folder / "torch_extensions"),
+        "DS_ACCELERATOR": "cpu",
+        "HF_HUB_OFFLINE": "1",
+        "MASTER_PORT": str(free_port()),
+    }
+    if checkout:
+        variables["PYTHONPATH"] = str(ROOT)
+    if gloo:
+        variables["VLMPATCH_LAB_GLOO"] = "1"
+    return variables
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def warm_up(stack: Stack) -> None:
+    """Make the environment and compile DeepSpeed's communication extension, once.
+
+    Compiled here, under a lock and before anything is timed: ranks that compile at the same time
+    wait on each other, and one killed meanwhile leaves a lock file on which every later run waits.
+    """
+    envs.make(stack)
+    extensions = stack.folder / "torch_extensions"
+    done = extensions / "complete"
+    if not any(name.lower().startswith("deepspeed") for name in stack.packages) or done.exists():
+        return
+    with envs.locked(stack.folder / "torch_extensions.lock"):
+        if done.exists():
+            return
+        print(f"[{stack.name}] compiling deepspeed_shm_comm", flush=True)
+        shutil.rmtree(extensions, ignore_errors=True)
+        finished = run(stack, ["python", "-c", WARM_UP], limit=300)
+        if finished.rc != 0:
+            raise RuntimeError(str(finished))
+        done.touch()
+        print(f"[{stack.name}] compiled after {finished.seconds:.0f} s", flush=True)
+
+
+def checkpoint(stack: Stack, kind: str) -> Path:
+    """The tiny checkpoint of ``kind`` for this stack's transformers, made once."""
+    envs.make(stack)
+    pin = next(p for p in stack.packages if p.startswith("transformers=="))
+    recipe = hashlib.sha256((ROOT / "tests" / "lab" / "tiny.py").read_bytes()).hexdigest()[:8]
+    folder = envs.cache_root() / "models" / f"{kind}-{pin.partition('==')[2]}-{recipe}"
+    with envs.locked(folder.with_suffix(".lock")):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            finished = run(stack, ["python", "-m", "tests.lab.tiny", kind, folder], limit=120)
+            if finished.rc != 0:
+                raise RuntimeError(str(finished))
+            (folder / "complete").touch()
+            print(f"[{stack.name}] {finished.output.splitlines()[-1]}", flush=True)
+    return folder
+
+
+def _ends_within(process: subprocess.Popen[bytes], limit: float) -> bool:
+    try:
+        process.wait(limit)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes], mark: str) -> int:
+    """End whatever is left of a launch; returns how many processes that were."""
+    if process.poll() is None:
+        process.terminate()  # torchrun and DeepSpeed's launcher then end their own workers
+        if not _ends_within(process, 5):
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    left = 0
+    for pid in _marked(mark):
+        try:
+            os.kill(pid, signal.SIGKILL)
+            left += 1
+        except ProcessLookupError:
+            pass
+    return left
+
+
+def _marked(mark: str) -> Iterator[int]:
+    wanted = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in entry.read_bytes().split(b"\0"):
+                yield int(entry.parent.name)
+        except (OSError, ValueError):
+            continue
