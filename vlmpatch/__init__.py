@@ -7,7 +7,6 @@ imported. Each patch is then applied when, and only if, the installed code it me
 from __future__ import annotations
 
 import os as _os
-import sys as _sys
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PatchError", "State", "Status", "__version__", "disabled", "require", "status", "undo"]
 
-_engine = start(_os.environ, _sys.modules)
+_engine = start(_os.environ)
 
 
 def status() -> dict[str, Status]:

@@ -14,8 +14,11 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 fine, 1 something was found, 2 the command line is wrong.
     """
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
     if asked.verb == "run":
+        if not asked.command:
+            parser.error("run what? python -m vlmpatch run torchrun …")
         from vlmpatch.run import run
 
         return run(asked.command)

@@ -138,11 +138,12 @@ def digest(source: str) -> str:
             continue
         statement_of_its_own = token.type == tokenize.STRING and previous == tokenize.NEWLINE
         if not statement_of_its_own:
-            # Python 3.12 splits f-strings into several tokens; without white space and with single
-            # braces both ways of cutting give the same text.
-            kept.append("".join(token.string.split()).replace("{{", "{").replace("}}", "}"))
+            kept.append("".join(token.string.split()))
         previous = token.type
-    return hashlib.sha256("".join(kept).encode()).hexdigest()[:12]
+    # Python 3.12 splits f-strings into several tokens and undoubles their braces; without white space
+    # and with single braces both ways of cutting give the same text.
+    text = "".join(kept).replace("{{", "{").replace("}}", "}")
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def _dedented(source: str) -> str:

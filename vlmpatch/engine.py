@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -33,16 +35,14 @@ class Engine:
     Args:
         catalog: what is known.
         asked: what the environment asks for.
-        modules: ``sys.modules``; tests pass their own.
     """
 
-    def __init__(self, catalog: Catalog, asked: settings.Settings, modules: Mapping[str, ModuleType]) -> None:
+    def __init__(self, catalog: Catalog, asked: settings.Settings) -> None:
         self.catalog = catalog
         self.asked = asked
         self.problems: list[Problem] = [*catalog.problems, *asked.problems]
         self.journal = Journal()
         self.hooks = Hooks(self._hook_failed)
-        self._modules = modules
         self._lock = threading.RLock()
         self._outcomes: dict[str, dict[str, Status]] = {id_: {} for id_ in catalog.entries}
         self._off: dict[str, str] = {}
@@ -127,19 +127,19 @@ class Engine:
     def _status(self, entry: Entry) -> Status:
         if entry.id in self._off:
             return Status(entry.id, State.OFF, self._off[entry.id])
-        outcomes = dict(self._outcomes[entry.id])
-        for target in entry.targets:
-            outcomes.setdefault(target, self._outlook(entry, target))
-        return min(outcomes.values(), key=lambda status: WEIGHT.index(status.state))
+        outcomes = self._outcomes[entry.id]
+        unseen = [self._outlook(entry, target) for target in entry.targets if target not in outcomes]
+        return min([*outcomes.values(), *unseen], key=lambda status: WEIGHT.index(status.state))
 
     def _outlook(self, entry: Entry, target: str) -> Status:
         from vlmpatch import gate
 
-        if "*" in target:
-            matched = any(name in self._outcomes[entry.id] for name in self._modules)
-            if matched:
-                return Status(entry.id, State.NOT_NEEDED, "its modules have been seen")
-        verdict = gate.by_version(entry, self.catalog.modules)
+        if "*" in target and any(fnmatchcase(name, target) for name in self._outcomes[entry.id]):
+            return Status(entry.id, State.NOT_NEEDED, f"modules of {target} have been seen")
+        try:
+            verdict = gate.by_version(entry, self.catalog.modules)
+        except ValueError as broken_range:
+            return Status(entry.id, State.FAILED, str(broken_range))
         if not verdict.needed:
             return Status(entry.id, State.NOT_NEEDED, verdict.reason)
         return Status(entry.id, State.ARMED, f"{verdict.reason}; waits for the import of {target}")
@@ -186,7 +186,7 @@ class Engine:
                 self._outcomes[id_].clear()
             for name in seen:
                 # Targets imported inside the block were passed by; those seen before come again.
-                if (module := self._modules.get(name)) is not None:
+                if (module := sys.modules.get(name)) is not None:
                     self.on_target(entry, module)
 
     def _known(self, ids: Iterable[str]) -> list[str]:
@@ -203,11 +203,11 @@ def load(entry: Entry) -> ModuleType:
     return importlib.import_module(f"vlmpatch.patches.{entry.module}")
 
 
-def start(environ: Mapping[str, str], modules: Mapping[str, ModuleType]) -> Engine:
+def start(environ: Mapping[str, str]) -> Engine:
     """Read the catalog and the environment and arm everything; called once, by ``import vlmpatch``."""
     catalog = read(default_path())
     asked = settings.read(environ, catalog.entries)
     report.configure(asked.log)
-    engine = Engine(catalog, asked, modules)
+    engine = Engine(catalog, asked)
     engine.arm()
     return engine

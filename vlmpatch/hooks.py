@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,9 @@ class Hooks:
         self._patterns: list[tuple[str, Callback]] = []
         self._waiting: set[str] = set()
         self._lock = threading.RLock()
+        # Names this thread is asking the other finders about. Another Hooks among them (a second copy
+        # of vlmpatch) asks everybody too, us included.
+        self._asking = threading.local()
 
     def install(self) -> None:
         """Go first among the finders: what is found before us would pass unseen."""
@@ -59,7 +63,7 @@ class Hooks:
         with self._lock:
             if "*" in target:
                 self._patterns.append((target, callback))
-                present = [name for name in list(sys.modules) if _matches(name, target)]
+                present = [name for name in list(sys.modules) if fnmatchcase(name, target)]
             else:
                 self._callbacks.setdefault(target, []).append(callback)
                 self._waiting.add(target)
@@ -73,7 +77,7 @@ class Hooks:
         with self._lock:
             self._waiting.discard(name)
             callbacks = list(self._callbacks.get(name, ()))
-            callbacks += [callback for pattern, callback in self._patterns if _matches(name, pattern)]
+            callbacks += [callback for pattern, callback in self._patterns if fnmatchcase(name, pattern)]
         self._call(name, callbacks)
 
     def sweep(self) -> None:
@@ -92,15 +96,20 @@ class Hooks:
     ) -> ModuleSpec | None:
         """The import system's question; see ``importlib.abc.MetaPathFinder``."""
         self.sweep()
-        if not self._wanted(fullname):
+        asking: set[str] = self._asking.__dict__.setdefault("names", set())
+        if fullname in asking or not self._wanted(fullname):
             return None
-        spec = self._found_by_others(fullname, path, target)
+        asking.add(fullname)
+        try:
+            spec = self._found_by_others(fullname, path, target)
+        finally:
+            asking.discard(fullname)
         if spec is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = _NotifyingLoader(spec.loader, self)  # type: ignore[assignment]
         return spec
 
     def _wanted(self, name: str) -> bool:
-        return name in self._callbacks or any(_matches(name, pattern) for pattern, _ in self._patterns)
+        return name in self._callbacks or any(fnmatchcase(name, pattern) for pattern, _ in self._patterns)
 
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
@@ -150,16 +159,3 @@ class _NotifyingLoader:
 def _initializing(module: ModuleType) -> bool:
     # A module being imported is in sys.modules already; the import system marks its spec.
     return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
-
-
-def _matches(name: str, pattern: str) -> bool:
-    head, *rest = pattern.split("*")
-    if not name.startswith(head):
-        return False
-    position = len(head)
-    for part in rest[:-1]:
-        found = name.find(part, position)
-        if found < 0:
-            return False
-        position = found + len(part)
-    return not rest or (name.endswith(rest[-1]) and len(name) - len(rest[-1]) >= position)

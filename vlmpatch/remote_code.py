@@ -37,6 +37,7 @@ def watch_remote_code(hooks: Hooks, journal: Journal) -> None:
 
     def on_door(module: ModuleType) -> None:
         if hasattr(module, "get_class_in_module"):
-            journal.wrap(OWNER, module, "get_class_in_module", after_load)
+            # Two copies of vlmpatch in a process each need to be told.
+            journal.wrap(f"{OWNER}-{id(hooks)}", module, "get_class_in_module", after_load)
 
     hooks.watch(DOOR, on_door)

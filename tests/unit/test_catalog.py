@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import World
+from vlmpatch import catalog, gate
+
+
+def one(world: World, **keys: str) -> catalog.Catalog:
+    """A catalog of one sound patch and one with ``keys`` changed."""
+    world.patch("some.module", '{ torch = ">=2" }')
+    world.patch("some.module", '{ torch = ">=2" }', **keys)
+    return world.catalog()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("severity", '"fatal"', "is unknown"),
+        ("module", '"nowhere"', "there is no"),
+        ("module", '"../evil"', "is not a module name"),
+        ("id", '"Not_Kebab"', "kebab-case"),
+        ("symptoms", '["("]', "no regular expression"),
+        ("symptoms", '"(x)"', "not a list of strings"),
+        ("targets", "[]", "is empty"),
+        ("targets", '["a b"]', "is not a module name"),
+        ("summary_zh", '" "', "is empty"),
+        ("verified", '{ torch = "2" }', "not a list of tables"),
+        ("colour", '"red"', "unknown key"),
+    ],
+)
+def test_a_broken_entry_names_itself_and_spares_the_others(
+    world: World, key: str, value: str, says: str
+) -> None:
+    found = one(world, **{key: value})
+    assert len(found.entries) == 1
+    (problem,) = found.problems
+    assert says in problem.what
+    assert "compat.toml" in problem.where
+    assert key in problem.where
+    assert problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("requires", "says"),
+    [("{}", "is empty"), ("{ torch = 2 }", "not a table of strings"), ('"torch"', "not a table")],
+)
+def test_broken_requirements(world: World, requires: str, says: str) -> None:
+    world.patch("some.module", requires)
+    (problem,) = world.catalog().problems
+    assert says in problem.what
+    assert problem.where.endswith("requires")
+
+
+def test_a_missing_key_is_named(world: World) -> None:
+    world.patch("m", '{ torch = ">=2" }')
+    world.entries[0] = world.entries[0].replace('severity = "crash"', "")
+    (problem,) = world.catalog().problems
+    assert problem.where.endswith("severity")
+
+
+def test_an_id_given_twice_keeps_the_first(world: World) -> None:
+    first = world.patch("m", '{ torch = ">=2" }')
+    world.patch("n", '{ torch = ">=2" }', id=f'"{first}"')
+    found = world.catalog()
+    assert found.entries[first].targets == ("m",)
+    assert "twice" in found.problems[0].what
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(b"schema = ", "not valid TOML"), (b"\xff\xfe", "not valid TOML"), (b"schema = 99", "schema is 99")],
+)
+def test_a_file_that_is_no_catalog(tmp_path: Path, text: bytes, says: str) -> None:
+    path = tmp_path / "compat.toml"
+    path.write_bytes(text)
+    found = catalog.read(str(path))
+    assert found.entries == {}
+    assert says in found.problems[0].what
+
+
+def test_no_file(tmp_path: Path) -> None:
+    found = catalog.read(str(tmp_path / "compat.toml"))
+    assert "cannot be read" in found.problems[0].what
+
+
+toml_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(st.fixed_dictionaries({}, optional={"patch": toml_values, "modules": toml_values, "x": toml_values}))
+def test_any_data_is_reported_and_never_raised(data: dict[str, Any]) -> None:
+    found = catalog.parse({"schema": 1, **data}, "/nowhere/compat.toml")
+    assert found.entries == {}
+    assert all(problem.remedy for problem in found.problems)
+
+
+@pytest.mark.parametrize(
+    ("specifier", "says"),
+    [("two", "not a PEP 440 range"), (">=5,<4.dev0", "no version lies"), (">=4,<5", "fall on neither side")],
+)
+def test_a_broken_range_is_reported(world: World, specifier: str, says: str) -> None:
+    world.patch("m", f'{{ torch = "{specifier}" }}')
+    (problem,) = gate.ranges(world.catalog())
+    assert says in problem.what
+    assert "requires.torch" in problem.where
+
+
+def test_our_own_catalog_is_sound() -> None:
+    ours = catalog.read(catalog.default_path())
+    assert ours.problems == ()
+    assert gate.ranges(ours) == []
+    data = tomllib.loads(Path(ours.path).read_text())
+    assert len(ours.entries) == len(data["patch"])
+
+
+def test_every_patch_file_is_in_our_catalog() -> None:
+    ours = catalog.read(catalog.default_path())
+    files = {path.stem for path in (Path(ours.path).parent / "patches").glob("[a-z]*.py")}
+    assert files == {entry.module for entry in ours.entries.values()}

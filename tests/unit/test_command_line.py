@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.conftest import World
+from vlmpatch import __main__, catalog, doctor, explain, run
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "vlmpatch", *arguments],
+        cwd=CHECKOUT,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def test_list_prints_every_patch_in_both_languages() -> None:
+    done = command("list")
+    assert done.returncode == 0
+    for entry in catalog.read(catalog.default_path()).entries.values():
+        assert entry.id in done.stdout
+        assert entry.summary_zh in done.stdout
+
+
+def test_doctor_without_any_target_is_sound_and_imports_none() -> None:
+    done = command("doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "torch" in done.stdout
+    assert "0 problem(s)" in done.stdout
+
+
+def test_doctor_counts_garbage_in_the_environment() -> None:
+    done = command("doctor", VLMPATCH_DISABLE="nosuch", VLMPATCH_LOG="loud", VLMPATCH_STRICT="maybe")
+    assert done.returncode == 1
+    for name in ("VLMPATCH_DISABLE", "VLMPATCH_LOG", "VLMPATCH_STRICT"):
+        assert name in done.stdout
+
+
+def test_doctor_says_what_would_happen(world: World) -> None:
+    world.distribution("fakelib", "1.5")
+    package = world.package("target")
+    armed = world.patch(package, '{ fakelib = ">=1" }')
+    absent = world.patch("nowhere", '{ fakelib = ">=1" }')
+    other = world.patch(package, '{ fakelib = ">=2" }')
+    changed = world.patch(world.package("changed", "x = 1\n"), '{ fakelib = ">=1" }')
+    findings = doctor.examine(world.catalog())
+    states = {status.id: status.state.value for status in findings.patches}
+    assert states == {armed: "armed", absent: "not needed", other: "not needed", changed: "conflict"}
+    assert not findings.sound
+    assert package not in sys.modules
+    assert "fakelib" in doctor.text(findings)
+
+
+def test_explain_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["explain", "vision-input-grads"]) == 0
+    said = capsys.readouterr().out
+    assert "use_reentrant=True" in said
+    assert "VLMPATCH_DISABLE=vision-input-grads" in said
+
+
+def test_explain_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("[rank0]: RuntimeError: Expected to mark a variable ready only once. This error is …")
+    assert __main__.main(["explain", str(log)]) == 0
+    assert "gradient-checkpointing-default" in capsys.readouterr().out
+
+
+def test_explain_from_standard_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00 nothing known")))
+    assert __main__.main(["explain", "-"]) == 1
+    assert "No failure" in capsys.readouterr().out
+
+
+def test_explain_neither_id_nor_log(capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["explain", "vision-input-grad"]) == 2
+    assert "Did you mean 'vision-input-grads'" in capsys.readouterr().err
+
+
+def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert __main__.main(["explain", str(tmp_path)]) == 2
+    assert "as a log" in capsys.readouterr().err
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_log(data: bytes) -> None:
+    ours = catalog.read(catalog.default_path())
+    assert isinstance(explain.matching(data.decode("utf-8", errors="replace"), ours), list)
+
+
+def test_run_reaches_every_python_below_and_leaves_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(
+        "import subprocess, sys\n"
+        "assert 'vlmpatch' in sys.modules, 'outer'\n"
+        "below = 'import sys; assert \"vlmpatch\" in sys.modules'\n"
+        "subprocess.run([sys.executable, '-c', below], check=True)\n"
+        "print('active')\n"
+    )
+    before = sorted(os.listdir(run.INJECT))
+    done = command("run", sys.executable, str(script))
+    assert (done.returncode, done.stdout) == (0, "active\n"), done.stderr
+    assert sorted(set(os.listdir(run.INJECT)) - {"__pycache__"}) == sorted(set(before) - {"__pycache__"})
+
+
+def test_run_passes_arguments_exit_code_and_output_through() -> None:
+    done = command("run", sys.executable, "-c", "import sys; print(sys.argv[1:]); sys.exit(7)", "--x", "-- y")
+    assert (done.returncode, done.stdout) == (7, "['--x', '-- y']\n")
+
+
+def test_run_keeps_the_users_own_sitecustomize_and_path(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.users_own = True\n")
+    probe = "import sys, sitecustomize; print(sys.users_own, sitecustomize.__file__)"
+    done = command("run", sys.executable, "-c", probe, PYTHONPATH=str(tmp_path))
+    assert done.stdout == f"True {tmp_path / 'sitecustomize.py'}\n", done.stderr
+
+
+def test_run_where_vlmpatch_cannot_work_leaves_the_process_alone(tmp_path: Path) -> None:
+    (tmp_path / "tomllib.py").write_text("raise ImportError('no tomllib here')\n")
+    path = os.pathsep.join([run.INJECT, str(tmp_path)])
+    done = subprocess.run(
+        [sys.executable, "-c", "print('ran')"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "ran\n")
+    assert "no tomllib here" in done.stderr
+
+
+def test_run_nested_is_active_once() -> None:
+    probe = "import os; print(os.environ['PYTHONPATH'].count('inject'))"
+    done = command("run", sys.executable, "-m", "vlmpatch", "run", sys.executable, "-c", probe)
+    assert done.stdout == "1\n"
+
+
+def test_run_of_no_such_command() -> None:
+    done = command("run", "no-such-command-at-all")
+    assert done.returncode == 127
+    assert "no such command" in done.stderr
+
+
+def test_run_of_nothing() -> None:
+    done = command("run")
+    assert done.returncode == 2
+    assert "run" in done.stderr
+
+
+def test_run_hints_at_python_for_a_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    assert run.run([str(script)]) == 127
+    assert f"run python {script}" in capsys.readouterr().err

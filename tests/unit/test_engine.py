@@ -1,0 +1,252 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.conftest import PATCH, World
+from vlmpatch import PatchError
+from vlmpatch.catalog import State
+from vlmpatch.engine import Engine
+
+NEEDS = '{ fakelib = ">=1,<2.dev0" }'
+
+
+def patched(world: World, version: str = "1.5", source: str = PATCH, **keys: str) -> tuple[str, str]:
+    """A package ``targetN`` with a patch for it; returns (patch id, package)."""
+    world.distribution("fakelib", version)
+    package = world.package(f"target{len(world.entries)}")
+    return world.patch(package, NEEDS, source, **keys), package
+
+
+def greeting(package: str) -> str:
+    said: str = importlib.import_module(package).greet("you")
+    return said
+
+
+def test_armed_then_applied(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    status = engine.status()[id_]
+    assert status.state is State.ARMED
+    assert f"waits for the import of {package}" in status.reason
+    assert greeting(package) == "goodbye you"
+    assert engine.status()[id_] == (id_, State.APPLIED, f"fakelib 1.5: wrapped {package}.greet")
+
+
+def test_applied_to_what_is_imported_already(world: World) -> None:
+    id_, package = patched(world)
+    importlib.import_module(package)
+    engine = world.engine()
+    assert engine.status()[id_].state is State.APPLIED
+    assert greeting(package) == "goodbye you"
+
+
+def test_not_needed_by_version(world: World) -> None:
+    id_, package = patched(world, version="2.0rc1")
+    engine = world.engine()
+    assert engine.status()[id_] == (id_, State.NOT_NEEDED, "fakelib 2.0rc1 is not >=1,<2.dev0")
+    assert greeting(package) == "hello you"
+
+
+def test_not_needed_by_the_code(world: World) -> None:
+    id_, package = patched(world)
+    world.package(package, 'def greet(who):\n    return "goodbye for good " + who\n')
+    engine = world.engine()
+    importlib.import_module(package)
+    assert engine.status()[id_] == (id_, State.NOT_NEEDED, "greet is mended upstream")
+
+
+def test_a_target_of_another_shape_is_a_conflict(world: World, warnings: list[str]) -> None:
+    id_, package = patched(world)
+    world.package(package, "def welcome(who):\n    return who\n")
+    engine = world.engine()
+    importlib.import_module(package)
+    assert engine.status()[id_].state is State.CONFLICT
+    assert "has no greet" in engine.status()[id_].reason
+    (said,) = warnings
+    assert f"explain {id_}" in said
+
+
+def test_off_by_the_environment(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine(VLMPATCH_DISABLE=id_)
+    assert greeting(package) == "hello you"
+    assert engine.status()[id_] == (id_, State.OFF, "VLMPATCH_DISABLE names it")
+
+
+FAILS_HALFWAY = (
+    PATCH.replace("def apply", "def half")
+    + """
+def apply(patch, module):
+    half(patch, module)
+    patch.replace(module, "left", "behind")
+    raise RuntimeError("in the middle")
+"""
+)
+
+
+def test_a_failing_patch_is_rolled_back_and_the_host_unharmed(world: World, warnings: list[str]) -> None:
+    id_, package = patched(world, source=FAILS_HALFWAY)
+    engine = world.engine()
+    assert greeting(package) == "hello you"
+    assert not hasattr(sys.modules[package], "left")
+    status = engine.status()[id_]
+    assert status.state is State.FAILED
+    assert "in the middle" in status.reason
+    assert len(warnings) == 1
+
+
+def test_strict_mode_raises(world: World, warnings: list[str]) -> None:
+    _, package = patched(world, source=FAILS_HALFWAY)
+    world.engine(VLMPATCH_STRICT="1")
+    with pytest.raises(PatchError, match="in the middle"):
+        importlib.import_module(package)
+
+
+@pytest.mark.parametrize("source", ["def apply(:", "import nosuchmodule", "x = 1"])
+def test_a_broken_patch_file(world: World, warnings: list[str], source: str) -> None:
+    id_, package = patched(world, source=source)
+    engine = world.engine()
+    assert greeting(package) == "hello you"
+    assert engine.status()[id_].state is State.FAILED
+
+
+def test_a_missing_attribute_fails_that_patch_only(world: World, warnings: list[str]) -> None:
+    broken, package = patched(world, source=PATCH.replace('"greet", lambda', '"gone", lambda'))
+    sound, other = patched_again(world)
+    engine = world.engine()
+    assert (greeting(package), greeting(other)) == ("hello you", "goodbye you")
+    assert engine.status()[broken].state is State.FAILED
+    assert engine.status()[sound].state is State.APPLIED
+
+
+def patched_again(world: World) -> tuple[str, str]:
+    package = world.package(f"target{len(world.entries)}")
+    return world.patch(package, NEEDS), package
+
+
+def test_undo_one_and_all(world: World) -> None:
+    one, package = patched(world)
+    two, other = patched_again(world)
+    engine = world.engine()
+    importlib.import_module(package), importlib.import_module(other)
+    assert engine.undo([one]) == []
+    assert (greeting(package), greeting(other)) == ("hello you", "goodbye you")
+    engine.undo([])
+    assert greeting(other) == "hello you"
+    assert {status.state for status in engine.status().values()} == {State.OFF}
+    importlib.reload(sys.modules[other])
+    assert greeting(other) == "hello you"
+    assert two in engine.status()
+
+
+def test_disabled_for_a_while(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    with engine.disabled([id_]):
+        assert greeting(package) == "hello you"
+        assert engine.status()[id_].state is State.OFF
+    assert greeting(package) == "goodbye you"
+    with engine.disabled([]):
+        assert greeting(package) == "hello you"
+    assert greeting(package) == "goodbye you"
+    assert engine.status()[id_].state is State.APPLIED
+
+
+def test_disabled_leaves_what_the_user_switched_off(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine(VLMPATCH_DISABLE=id_)
+    with engine.disabled([id_]):
+        pass
+    assert greeting(package) == "hello you"
+
+
+def test_reload_patches_again(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    module = importlib.import_module(package)
+    importlib.reload(module)
+    assert greeting(package) == "goodbye you"
+    assert engine.status()[id_].state is State.APPLIED
+
+
+def test_a_second_engine_finds_the_layer_and_adds_none(world: World, warnings: list[str]) -> None:
+    id_, package = patched(world)
+    first = world.engine()
+    importlib.import_module(package)
+    second = Engine(first.catalog, first.asked)
+    world.engines.append(second)
+    second.arm()
+    assert second.status()[id_].state is State.CONFLICT
+    assert "another copy" in second.status()[id_].reason
+    assert greeting(package) == "goodbye you"
+
+
+def test_require(world: World, warnings: list[str]) -> None:
+    good, package = patched(world)
+    bad, _ = patched_again(world)
+    engine = world.engine(VLMPATCH_DISABLE=bad)
+    engine.require([good])
+    importlib.import_module(package)
+    engine.require([good])
+    with pytest.raises(PatchError, match=f"{bad} is off"):
+        engine.require([good, bad])
+    with pytest.raises(PatchError, match=f"Did you mean '{good}'"):
+        engine.require([good.replace("fake", "fke")])
+
+
+def test_two_targets_and_only_one_exists(world: World) -> None:
+    id_, package = patched(world, targets='["target0", "target_that_never_comes"]')
+    engine = world.engine()
+    importlib.import_module(package)
+    assert engine.status()[id_].state is State.APPLIED
+
+
+def test_a_broken_range_fails_its_patch_with_the_catalog_named(world: World, warnings: list[str]) -> None:
+    world.distribution("fakelib", "1")
+    package = world.package("target0")
+    id_ = world.patch(package, '{ fakelib = "soon" }')
+    engine = world.engine()
+    assert greeting(package) == "hello you"
+    assert "requires.fakelib" in engine.status()[id_].reason
+
+
+REMOTE = """
+import sys, types
+
+NAME = "transformers_modules.tiny.modeling_tiny"
+
+def get_class_in_module(name, path):
+    module = sys.modules.setdefault(NAME, types.ModuleType(NAME))
+    module.__file__ = path
+    exec(compile(open(path).read(), path, "exec"), module.__dict__)
+    return getattr(module, name)
+"""
+
+
+def test_remote_code_is_patched_at_each_execution(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """transformers' own door is driven in tests/e2e; here its shape, executed anew at each load."""
+    world.distribution("fakelib", "1.5")
+    package = ModuleType("transformers")
+    package.__path__ = [str(world.folder / "transformers")]
+    monkeypatch.setitem(sys.modules, "transformers", package)
+    (world.folder / "transformers").mkdir()
+    (world.folder / "transformers" / "dynamic_module_utils.py").write_text(REMOTE)
+    source = 'class Tiny:\n    def greet(self):\n        return "hello"\n'
+    (world.folder / "modeling_tiny.py").write_text(source)
+    patch = (
+        "def look(code):\n    return None\n"
+        "def apply(patch, module):\n    patch.wrap(module.Tiny, 'greet', lambda original, self: 'goodbye')\n"
+    )
+    id_ = world.patch("transformers_modules.*.modeling_tiny", NEEDS, patch)
+    engine = world.engine()
+    door: Any = importlib.import_module("transformers.dynamic_module_utils")
+    path = str(world.folder / "modeling_tiny.py")
+    first, second = (door.get_class_in_module("Tiny", path) for _ in range(2))
+    assert first is not second
+    assert (first().greet(), second().greet()) == ("goodbye", "goodbye")
+    assert engine.status()[id_].state is State.APPLIED

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from vlmpatch.hooks import Hooks
+
+
+@pytest.fixture
+def hooks() -> Iterator[Hooks]:
+    failures: list[tuple[str, Exception]] = []
+    made = Hooks(lambda name, error: failures.append((name, error)))
+    made.failures = failures  # type: ignore[attr-defined]
+    made.install()
+    yield made
+    made.remove()
+
+
+def test_called_after_the_import_and_before_anybody_sees_it(world: World, hooks: Hooks) -> None:
+    world.package("target", "value = 1\n")
+    world.package("user", "from target import value\n")
+    hooks.watch("target", lambda module: setattr(module, "value", 2))
+    assert importlib.import_module("user").value == 2
+
+
+def test_called_at_once_when_imported_already(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    importlib.import_module("target")
+    seen: list[ModuleType] = []
+    hooks.watch("target", seen.append)
+    assert seen == [sys.modules["target"]]
+
+
+def test_once_per_execution(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    seen: list[ModuleType] = []
+    hooks.watch("target", seen.append)
+    module = importlib.import_module("target")
+    importlib.import_module("target")
+    assert len(seen) == 1
+    importlib.reload(module)
+    assert len(seen) == 2
+
+
+def test_a_half_initialised_module_is_called_when_it_is_whole(world: World, hooks: Hooks) -> None:
+    world.package("later", "")
+    world.package("target", "import during\nvalue = 1\n")
+    seen: list[int] = []
+    world.package("during", "import builtins\nbuiltins.watch_now()\n")
+    import builtins
+
+    builtins.watch_now = lambda: hooks.watch("target", lambda m: seen.append(m.value))  # type: ignore[attr-defined]
+    importlib.import_module("target")
+    assert seen == []
+    importlib.import_module("later")
+    assert seen == [1]
+
+
+def test_a_module_put_there_by_hand_is_noticed(world: World, hooks: Hooks) -> None:
+    world.package("anything", "")
+    seen: list[ModuleType] = []
+    hooks.watch("handmade", seen.append)
+    module = sys.modules["handmade"] = ModuleType("handmade")
+    importlib.import_module("anything")
+    assert seen == [module]
+
+
+def test_a_lazy_package_is_given_as_it_ends_up(world: World, hooks: Hooks) -> None:
+    lines = ("import sys, types", "m = types.ModuleType('lazy')", "m.real = True", "sys.modules['lazy'] = m")
+    world.package("lazy", "\n".join(lines))
+    seen: list[Any] = []
+    hooks.watch("lazy", seen.append)
+    importlib.import_module("lazy")
+    assert [module.real for module in seen] == [True]
+
+
+def fail(module: ModuleType) -> None:
+    raise ZeroDivisionError
+
+
+def test_a_failing_callback_never_reaches_the_import(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    hooks.watch("target", fail)
+    assert importlib.import_module("target").greet("you") == "hello you"
+    ((name, error),) = hooks.failures  # type: ignore[attr-defined]
+    assert name == "target"
+    assert isinstance(error, ZeroDivisionError)
+
+
+def test_a_failing_module_fails_as_without_us(world: World, hooks: Hooks) -> None:
+    world.package("broken", "raise KeyError('mine')\n")
+    seen: list[ModuleType] = []
+    hooks.watch("broken", seen.append)
+    with pytest.raises(KeyError, match="mine"):
+        importlib.import_module("broken")
+    assert seen == []
+    assert "broken" not in sys.modules
+
+
+def test_the_module_keeps_its_own_loader(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    hooks.watch("target", lambda module: None)
+    spec = importlib.util.find_spec("target")
+    assert spec is not None
+    assert spec.loader is not None
+    assert "def greet" in spec.loader.get_source("target")  # type: ignore[attr-defined]
+    module = importlib.import_module("target")
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    assert module.__spec__ is not None
+    assert module.__spec__.loader is module.__loader__
+
+
+def test_an_absent_module_stays_absent(hooks: Hooks) -> None:
+    hooks.watch("absent_module", lambda module: None)
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("absent_module")
+
+
+def test_patterns(world: World, hooks: Hooks) -> None:
+    package = world.folder / "remote_modules"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "modeling_x.py").write_text("")
+    seen: list[str] = []
+    hooks.watch("remote_modules.*", lambda module: seen.append(module.__name__))
+    importlib.import_module("remote_modules.modeling_x")
+    assert seen == ["remote_modules.modeling_x"]
+    hooks.executed("remote_modules.modeling_x")
+    assert len(seen) == 2
+
+
+def test_many_threads_one_call(world: World, hooks: Hooks) -> None:
+    world.package("target", "import time\ntime.sleep(0.05)\nvalue = 1\n")
+    seen: list[ModuleType] = []
+    hooks.watch("target", seen.append)
+    values: list[int] = []
+    work: Callable[[], None] = lambda: values.append(importlib.import_module("target").value)  # noqa: E731
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert values == [1] * 8
+    assert len(seen) == 1
+
+
+def test_watching_from_another_thread_while_it_is_imported(world: World, hooks: Hooks) -> None:
+    world.package("later", "")
+    world.package("slow", "import time\ntime.sleep(0.2)\nvalue = 1\n")
+    importing = threading.Thread(target=importlib.import_module, args=("slow",))
+    importing.start()
+    seen: list[int] = []
+    hooks.watch("slow", lambda module: seen.append(module.value))
+    importing.join(10)
+    importlib.import_module("later")
+    assert seen == [1]
+
+
+def test_two_of_us_on_the_path(world: World, hooks: Hooks) -> None:
+    other = Hooks(lambda name, error: None)
+    other.install()
+    try:
+        world.package("target")
+        seen: list[str] = []
+        hooks.watch("target", lambda module: seen.append("first"))
+        other.watch("target", lambda module: seen.append("second"))
+        importlib.import_module("target")
+        assert sorted(seen) == ["first", "second"]
+    finally:
+        other.remove()

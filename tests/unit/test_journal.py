@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+import sys
+from types import FunctionType, ModuleType
+from typing import Any, ClassVar
+
+import pytest
+
+from vlmpatch.journal import ABSENT, AlreadyPatched, Journal, default_of
+
+
+def greet(who: str, *, loud: bool = False) -> str:
+    return f"hello {who}" + ("!" if loud else "")
+
+
+class Base:
+    def method(self, x: int) -> int:
+        return x + 1
+
+    @staticmethod
+    def static(x: int) -> int:
+        return x + 1
+
+    @classmethod
+    def kind(cls, x: int) -> tuple[str, int]:
+        return cls.__name__, x
+
+
+class Child(Base):
+    pass
+
+
+def shout(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **kwargs).upper()
+
+
+def plus_ten(original: Any, *args: Any) -> Any:
+    return original(*args) + 10
+
+
+HERE: Any = sys.modules[__name__]
+
+
+@pytest.fixture
+def journal() -> Any:
+    made = Journal()
+    yield made
+    made.rollback(["p", "q"])
+
+
+def test_wrap_and_undo(journal: Journal) -> None:
+    before = greet
+    journal.wrap("p", HERE, "greet", shout)
+    assert HERE.greet("you", loud=True) == "HELLO YOU!"
+    assert journal.changes("p") == [f"wrapped {__name__}.greet"]
+    assert journal.rollback(["p"]) == []
+    assert HERE.greet is before
+    assert journal.changes("p") == []
+
+
+def test_a_wrapped_function_pickles_and_shows_its_signature(journal: Journal) -> None:
+    signature = inspect.signature(greet)
+    journal.wrap("p", HERE, "greet", shout)
+    assert pickle.loads(pickle.dumps(HERE.greet)) is HERE.greet
+    assert inspect.signature(HERE.greet) == signature
+    assert inspect.isfunction(HERE.greet)
+
+
+def test_methods_keep_their_kind(journal: Journal) -> None:
+    journal.wrap("p", Base, "method", plus_ten)
+    journal.wrap("p", Base, "static", plus_ten)
+    journal.wrap("p", Base, "kind", lambda original, cls, x: original(cls, x + 10))
+    assert Base().method(1) == 12
+    assert Child().method(1) == 12
+    assert Base.static(1) == 12
+    assert Child.kind(1) == ("Child", 11)
+    bound: Any = Base().method
+    assert bound.__func__ is Base.method
+    journal.rollback(["p"])
+    assert (Base().method(1), Base.static(1), Child.kind(1)) == (2, 2, ("Child", 1))
+
+
+def test_an_inherited_method_is_removed_again(journal: Journal) -> None:
+    journal.wrap("p", Child, "method", plus_ten)
+    assert (Child().method(1), Base().method(1)) == (12, 2)
+    journal.rollback(["p"])
+    assert "method" not in vars(Child)
+
+
+def test_init_subclass_which_everybody_inherits(journal: Journal) -> None:
+    class Root:
+        pass
+
+    class Mixin:
+        seen: ClassVar[list[str]] = []
+
+        def __init_subclass__(cls) -> None:
+            super().__init_subclass__()
+            Mixin.seen.append(cls.__name__)
+
+    made: list[str] = []
+
+    def note(original: Any, cls: type) -> None:
+        original(cls)
+        made.append(cls.__name__)
+
+    journal.wrap("p", Root, "__init_subclass__", note)
+
+    class Leaf(Root, Mixin):
+        pass
+
+    assert made == ["Leaf"]
+    assert Mixin.seen == ["Leaf"]
+
+
+def test_default_reaches_every_holder(journal: Journal) -> None:
+    copy = greet
+
+    @functools.wraps(greet)
+    def decorated(*args: Any, **kwargs: Any) -> str:
+        return greet(*args, **kwargs)
+
+    journal.set_default("p", decorated, "loud", True)
+    assert copy("you") == "hello you!"
+    assert decorated("you") == "hello you!"
+    assert copy("you", loud=False) == "hello you"
+    journal.rollback(["p"])
+    assert copy("you") == "hello you"
+
+
+def test_positional_default(journal: Journal) -> None:
+    def function(a: int, b: int = 1, c: int = 2) -> tuple[int, int, int]:
+        return a, b, c
+
+    journal.set_default("p", function, "b", 5)
+    assert function(0) == (0, 5, 2)
+    assert isinstance(function, FunctionType)
+    assert default_of(function, "a") is ABSENT
+    with pytest.raises(ValueError, match="no parameter 'a'"):
+        journal.set_default("p", function, "a", 5)
+    journal.rollback(["p"])
+    assert function(0) == (0, 1, 2)
+
+
+def test_replace_new_and_old(journal: Journal) -> None:
+    target = ModuleType("target")
+    target.old = 1  # type: ignore[attr-defined]
+    journal.replace("p", target, "old", 2)
+    journal.replace("p", target, "new", 3)
+    assert (target.old, target.new) == (2, 3)
+    journal.rollback(["p"])
+    assert vars(target)["old"] == 1
+    assert not hasattr(target, "new")
+
+
+def test_somebody_patched_on_top_and_keeps_his_layer(journal: Journal) -> None:
+    journal.wrap("p", HERE, "greet", shout)
+    ours = HERE.greet
+
+    @functools.wraps(ours)
+    def theirs(*args: Any, **kwargs: Any) -> str:
+        return f"<{ours(*args, **kwargs)}>"
+
+    before = HERE.greet.__wrapped__
+    HERE.greet = theirs
+    try:
+        (remark,) = journal.rollback(["p"])
+        assert "switched off in place" in remark
+        assert HERE.greet("you") == "<hello you>"
+        journal.wrap("p", HERE, "greet", shout)
+        assert HERE.greet("you") == "<HELLO YOU>"
+        assert HERE.greet is theirs
+        journal.rollback(["p"])
+        assert HERE.greet("you") == "<hello you>"
+    finally:
+        HERE.greet = before
+
+
+def test_somebody_changed_the_default_since(journal: Journal) -> None:
+    def function(x: object = None) -> object:
+        return x
+
+    journal.set_default("p", function, "x", 1)
+    function.__defaults__ = (2,)
+    (remark,) = journal.rollback(["p"])
+    assert "somebody changed it since" in remark
+    assert function() == 2
+
+
+def test_two_patches_on_one_target_undo_in_any_order() -> None:
+    for order in (["p", "q"], ["q", "p"]):
+        journal = Journal()
+        before = HERE.greet
+        journal.wrap("p", HERE, "greet", shout)
+        journal.wrap("q", HERE, "greet", lambda original, who: original(who) + "?")
+        for patch in order:
+            journal.rollback([patch])
+        assert HERE.greet("you") == "hello you"
+        HERE.greet = before
+
+
+def test_a_second_layer_of_the_same_patch_is_refused(journal: Journal) -> None:
+    journal.wrap("p", HERE, "greet", shout)
+    with pytest.raises(AlreadyPatched):
+        Journal().wrap("p", HERE, "greet", shout)
+    with pytest.raises(AlreadyPatched):
+        journal.wrap("p", HERE, "greet", shout)
+
+
+def test_hooks_are_removed(journal: Journal) -> None:
+    registered: list[Any] = []
+
+    class Handle:
+        def __init__(self, function: Any) -> None:
+            registered.append(function)
+
+        def remove(self) -> None:
+            registered.clear()
+
+    journal.hook("p", Handle, shout)
+    assert registered == [shout]
+    journal.rollback(["p"])
+    assert registered == []
+
+
+def test_what_cannot_be_wrapped(journal: Journal) -> None:
+    with pytest.raises(AttributeError):
+        journal.wrap("p", HERE, "absent", shout)
+    with pytest.raises(TypeError, match="not a function"):
+        journal.wrap("p", HERE, "HERE_IS_A_NUMBER", shout)
+    assert journal.changes("p") == []
+
+
+HERE_IS_A_NUMBER = 7
