@@ -1,0 +1,96 @@
+"""Wheel, wheel from sdist, editable install and a bare checkout: each finds its patches and catalog."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PROBE = (
+    "import vlmpatch, vlmpatch.patches.vision_input_grads as p, vlmpatch.catalog as c, os\n"
+    "assert len(vlmpatch.status()) == len(c.read(c.default_path()).entries) > 5\n"
+    "assert os.path.isfile(os.path.join(os.path.dirname(vlmpatch.__file__), 'inject', 'sitecustomize.py'))\n"
+    "print(os.path.realpath(p.__file__))\n"
+)
+
+
+def run(*command: str | Path, cwd: Path, **environ: str) -> str:
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env={**env, **environ},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tracked kind of files, copied: building must not write into the checkout."""
+    folder = tmp_path_factory.mktemp("source") / "vlmpatch"
+    folder.mkdir()
+    for name in ("vlmpatch", "patches"):
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("compat.toml", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
+        shutil.copy(CHECKOUT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def built(source: Path) -> dict[str, Path]:
+    """An sdist, and the wheel made from it."""
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=source)
+    return {path.suffix: path for path in (source / "dist").iterdir()}
+
+
+def interpreter(folder: Path, *what: str | Path) -> Path:
+    run(sys.executable, "-m", "uv", "venv", "--python", sys.executable, folder, cwd=folder.parent)
+    python = folder / "bin" / "python"
+    run(sys.executable, "-m", "uv", "pip", "install", "--python", python, *what, cwd=folder.parent)
+    return python
+
+
+def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "env", built[".whl"])
+    found = Path(run(python, "-c", PROBE, cwd=tmp_path))
+    assert found.parent == (tmp_path / "env").resolve() / "lib" / found.parts[-5] / "site-packages/vlmpatch/patches"
+    assert "0 problem(s)" in run(python, "-m", "vlmpatch", "doctor", cwd=tmp_path)
+    listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
+    installed = {line.split()[0] for line in listed.splitlines()[2:]}
+    assert installed <= {"vlmpatch", "packaging", "tomli"}
+
+
+def test_the_wheel_holds_nothing_else(built: dict[str, Path]) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(built[".whl"]).namelist()}
+    assert tops == {"vlmpatch", next(top for top in tops if top.endswith(".dist-info"))}
+
+
+def test_editable_install_is_live(source: Path, tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "env", "--editable", source)
+    found = Path(run(python, "-c", PROBE, cwd=tmp_path))
+    assert found == (source / "patches" / "vision_input_grads.py").resolve()
+    with found.open("a") as handle:
+        handle.write("\nLIVE = True\n")
+    probe = "import vlmpatch.patches.vision_input_grads as p; print(p.LIVE)"
+    assert run(python, "-c", probe, cwd=tmp_path) == "True"
+
+
+def test_bare_checkout_on_the_path(tmp_path: Path) -> None:
+    found = Path(run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(CHECKOUT)))
+    assert found == CHECKOUT / "patches" / "vision_input_grads.py"
+
+
+def test_run_from_a_wheel_reaches_workers(built: dict[str, Path], tmp_path: Path) -> None:
+    python = interpreter(tmp_path / "env", built[".whl"])
+    probe = "import sys; print('vlmpatch' in sys.modules)"
+    assert run(python, "-m", "vlmpatch", "run", python, "-c", probe, cwd=tmp_path) == "True"
