@@ -32,7 +32,8 @@ class Hooks:
         self._on_error = on_error
         self._callbacks: dict[str, list[Callback]] = {}
         self._patterns: list[tuple[str, Callback]] = []
-        self._waiting: set[str] = set()
+        # Callbacks that have not been called for the module as it is now; usually not yet imported.
+        self._waiting: dict[str, list[Callback]] = {}
         self._lock = threading.RLock()
         # Names this thread is asking the other finders about. Another Hooks among them (a second copy
         # of vlmpatch) asks everybody too, us included.
@@ -66,7 +67,7 @@ class Hooks:
                 present = [name for name in list(sys.modules) if fnmatchcase(name, target)]
             else:
                 self._callbacks.setdefault(target, []).append(callback)
-                self._waiting.add(target)
+                self._waiting.setdefault(target, []).append(callback)
                 present = []
         for name in present:
             self._call(name, [callback])
@@ -75,7 +76,7 @@ class Hooks:
     def executed(self, name: str) -> None:
         """Module ``name`` has just run its code (again): call everyone who watches it."""
         with self._lock:
-            self._waiting.discard(name)
+            self._waiting.pop(name, None)
             callbacks = list(self._callbacks.get(name, ()))
             callbacks += [callback for pattern, callback in self._patterns if fnmatchcase(name, pattern)]
         self._call(name, callbacks)
@@ -86,10 +87,8 @@ class Hooks:
             module = sys.modules.get(name)
             if module is not None and not _initializing(module):
                 with self._lock:
-                    first = name in self._waiting
-                    self._waiting.discard(name)
-                if first:
-                    self._call(name, list(self._callbacks.get(name, ())))
+                    callbacks = self._waiting.pop(name, [])
+                self._call(name, callbacks)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -38,6 +38,15 @@ def test_called_at_once_when_imported_already(world: World, hooks: Hooks) -> Non
     assert seen == [sys.modules["target"]]
 
 
+def test_several_watchers_of_one_imported_module_are_called_once_each(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    importlib.import_module("target")
+    seen: list[str] = []
+    hooks.watch("target", lambda module: seen.append("first"))
+    hooks.watch("target", lambda module: seen.append("second"))
+    assert seen == ["first", "second"]
+
+
 def test_once_per_execution(world: World, hooks: Hooks) -> None:
     world.package("target")
     seen: list[ModuleType] = []
