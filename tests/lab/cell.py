@@ -34,9 +34,9 @@ WORLD = 2
 LIMIT = 90.0  # seconds a cell may take
 GRACE = 10.0  # seconds the other rank may take once one has failed
 ENGINES = ("none", "ddp", "ddp_unused", "zero1", "zero2", "zero3")
-TUNINGS = ("lora", "full")
+TUNINGS = ("lora", "lora_llm", "full")  # LoRA on every block, on the language model's only, none
 CHECKPOINTING = ("off", "default", "empty", "reentrant", "nonreentrant")
-VARIANTS = ("", "old_format", "override")
+VARIANTS = ("", "old_format", "override", "copied")
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Result:
     difference: float | None  # largest relative difference to checkpointing off, any rank
     between_ranks: float | None
     losses: tuple[tuple[float, ...], ...]  # of each rank
+    patches: dict[str, str]  # state of every patch at the end; empty in a bare run
     digests: tuple[str | None, ...]
     log: str
     seconds: float
@@ -98,6 +99,7 @@ def _read(report: dict[str, Any]) -> Result:
         missing=tuple(compared.get("missing", ())),
         difference=compared.get("difference"),
         between_ranks=compared.get("between_ranks"),
+        patches=next((rank["patches"] for rank in ranks if rank.get("patches")), {}),
         losses=tuple(tuple(rank.get("losses", ())) for rank in ranks),
         digests=tuple(rank.get("digest") for rank in ranks),
         log="".join(Path(rank["log"]).read_text(errors="replace") for rank in ranks),

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from tests.lab import envs
 from tests.lab.envs import Stack
+from tests.lab.zoo import ZOO
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "VLMPATCH_LAB_LAUNCH"
@@ -143,7 +144,10 @@ def checkpoint(stack: Stack, kind: str) -> Path:
     """The tiny checkpoint of ``kind`` for this stack's transformers, made once."""
     envs.make(stack)
     pin = next(p for p in stack.packages if p.startswith("transformers=="))
-    recipe = hashlib.sha256((ROOT / "tests" / "lab" / "tiny.py").read_bytes()).hexdigest()[:8]
+    sources = ["zoo.py", "internvl_repo/modeling_tiny_internvl.py"] if kind in ZOO else ["tiny.py"]
+    recipe = hashlib.sha256(b"".join((ROOT / "tests" / "lab" / s).read_bytes() for s in sources)).hexdigest()[
+        :8
+    ]
     folder = envs.cache_root() / "models" / f"{kind}-{pin.partition('==')[2]}-{recipe}"
     with envs.locked(folder.with_suffix(".lock")):
         if not (folder / "complete").exists():

@@ -42,6 +42,7 @@ def main(cell: Cell, model: str, folder: Path, rank: int, port: int) -> None:
         report["error"] = f"{type(error).__name__}: {error}"
         raise SystemExit(1) from None
     finally:
+        report["patches"] = states()
         (folder / f"rank{rank}.json").write_text(json.dumps(report))
 
 
@@ -62,15 +63,24 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     return {"losses": losses, "digest": digest(model) if cell.steps else None}
 
 
+def states() -> dict[str, str]:
+    """What became of every patch in this rank; empty in a bare run."""
+    vlmpatch = sys.modules.get("vlmpatch")
+    return {name: s.state.value for name, s in vlmpatch.status().items()} if vlmpatch else {}
+
+
 def prepare(cell: Cell, folder: Path) -> torch.nn.Module:
     """The model as a training script would have it just before it is handed to the engine."""
-    architecture = transformers.AutoConfig.from_pretrained(folder).architectures[0]
-    model_class = VARIANTS[cell.variant](getattr(transformers, architecture))
-    model = model_class.from_pretrained(folder, torch_dtype=torch.float32)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    remote = hasattr(config, "auto_map")
+    known = transformers.AutoModel if remote else getattr(transformers, config.architectures[0])
+    model_class = VARIANTS[cell.variant](known)
+    model = model_class.from_pretrained(folder, torch_dtype=torch.float32, trust_remote_code=remote)
     model.config.use_cache = False
     model.train()
-    if cell.tuning == "lora":
-        model = add_lora(model)
+    lora = cell.tuning != "full"
+    if lora:
+        model = add_lora(model, vision=cell.tuning == "lora")
     arguments: dict[str, tuple[Any, ...]] = {
         "default": (),
         "empty": ({},),
@@ -79,19 +89,20 @@ def prepare(cell: Cell, folder: Path) -> torch.nn.Module:
     }
     if cell.checkpointing != "off":
         model.gradient_checkpointing_enable(*arguments[cell.checkpointing])
-        if cell.tuning == "lora" and cell.input_grads:
+        if lora and cell.input_grads:
             model.enable_input_require_grads()
     return model
 
 
-def add_lora(model: torch.nn.Module) -> torch.nn.Module:
-    """LoRA on every linear layer inside a numbered block, of the language model and of the ViT."""
+def add_lora(model: torch.nn.Module, vision: bool) -> torch.nn.Module:
+    """LoRA on every linear layer inside a numbered block: those are what checkpointing recomputes."""
     targets = [
         name
         for name, module in model.named_modules()
         if isinstance(module, torch.nn.Linear)
         and any(part.isdigit() for part in name.split(".")[:-1])
         and "merger" not in name
+        and (vision or not any(tower in name for tower in ("visual", "vision")))
     ]
     torch.manual_seed(1)
     tuned = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets))
@@ -128,10 +139,23 @@ def override(base: type) -> type:
     return type(base.__name__, (base,), {"gradient_checkpointing_enable": gradient_checkpointing_enable})
 
 
+def copied(base: Any) -> type:
+    """Has transformers 4's ``gradient_checkpointing_enable`` in its own code, default and all."""
+    current = base.gradient_checkpointing_enable
+
+    def gradient_checkpointing_enable(self: Any, gradient_checkpointing_kwargs: Any = None) -> None:
+        if gradient_checkpointing_kwargs is None:
+            gradient_checkpointing_kwargs = {"use_reentrant": True}
+        current(self, gradient_checkpointing_kwargs=gradient_checkpointing_kwargs)
+
+    return type(base.__name__, (base,), {"gradient_checkpointing_enable": gradient_checkpointing_enable})
+
+
 VARIANTS: dict[str, Callable[[type], Any]] = {
     "": lambda base: base,
     "old_format": old_format,
     "override": override,
+    "copied": copied,
 }
 
 
@@ -140,6 +164,10 @@ VARIANTS: dict[str, Callable[[type], Any]] = {
 
 def make_batches(cell: Cell, folder: Path, rank: int) -> list[Batch]:
     """One row of the checkpoint's own data a forward: no two ranks or forwards see the same."""
+    ready = folder / "batches.pt"
+    if ready.exists():
+        batches: list[Batch] = torch.load(ready)
+        return batches[rank * cell.forwards : (rank + 1) * cell.forwards]
     rows = [json.loads(line) for line in (folder / "data" / "sft.jsonl").read_text().splitlines()]
     processor = transformers.AutoProcessor.from_pretrained(folder)
     return [encode(processor, rows[rank * cell.forwards + turn]) for turn in range(cell.forwards)]

@@ -5,7 +5,7 @@ loads with ``from_pretrained`` like any download, and holds ``data/sft.jsonl`` a
 ``data/dpo.jsonl`` (ms-swift's message format) with their images. From outside, use
 ``tests.lab.launch.checkpoint``, which makes a folder once per transformers release.
 
-Another model is one more entry of ``KINDS``.
+Another model is one more entry of ``KINDS``, or of ``zoo.ZOO`` where cells are all that is wanted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tests.lab.zoo import ZOO
 
 CORPUS = "hello world describe the image a cat user assistant system you are a helpful assistant"
 PAD, END, TURN = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
@@ -224,10 +226,11 @@ def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.lab.tiny")
-    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("kind", choices=[*KINDS, *ZOO])
     parser.add_argument("folder", type=Path)
     asked = parser.parse_args()
-    print(f"{asked.kind}: {build(KINDS[asked.kind], asked.folder):,} parameters in {asked.folder}")
+    made = ZOO[asked.kind](asked.folder) if asked.kind in ZOO else build(KINDS[asked.kind], asked.folder)
+    print(f"{asked.kind}: {made:,} parameters in {asked.folder}")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,205 @@
+"""More tiny models: weights, and batches ready to be fed, for cells only.
+
+The models of ``tiny.py`` carry tokenizer, processor and data, so that whole frameworks can train
+them. These carry ``batches.pt`` instead: lists of tensors as a processor would have made them, which
+is all a cell needs and works on every transformers that has the model.
+
+``python -m tests.lab.tiny KIND FOLDER`` makes them too. Another model is one more function here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+VOCABULARY = 128
+IMAGE = 120  # the token that stands for a piece of an image
+REPOSITORY = Path(__file__).parent / "internvl_repo"
+TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 512,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+MROPE = {"rope_type": "default", "mrope_section": [2, 3, 3]}
+
+
+def qwen3_vl(folder: Path) -> int:
+    """Its vision tower has no input embeddings that a hook could sit on."""
+    import torch
+    import transformers as tf
+
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "intermediate_size": 64,
+        "out_hidden_size": 64,
+        "num_position_embeddings": 16,
+        "deepstack_visual_indexes": [0],
+    }
+    text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
+    config = tf.Qwen3VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=IMAGE + 1,
+        vision_start_token_id=IMAGE + 2,
+        vision_end_token_id=IMAGE + 3,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(16, 3 * 2 * 16 * 16), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+
+    model = tf.Qwen3VLForConditionalGeneration(config)
+    return _write(model, folder, images, 4, types="mm_token_type_ids")
+
+
+def llava(folder: Path) -> int:
+    """CLIP, whose checkpointing is as old as transformers', and Llama."""
+    import torch
+    import transformers as tf
+
+    config = tf.LlavaConfig(
+        vision_config=tf.CLIPVisionConfig(**VISION, image_size=28, patch_size=14, projection_dim=32),
+        text_config=tf.LlamaConfig(**TEXT),
+        image_token_index=IMAGE,
+        image_seq_length=4,
+        vision_feature_layer=-1,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 28, 28)}
+
+    return _write(tf.LlavaForConditionalGeneration(config), folder, images, 4)
+
+
+def gemma3(folder: Path) -> int:
+    import torch
+    import transformers as tf
+
+    text = {**TEXT, "head_dim": 16, "sliding_window": 16, "layer_types": ["full_attention"] * 2}
+    config = tf.Gemma3Config(
+        text_config=text,
+        vision_config={**VISION, "image_size": 56, "patch_size": 14, "vision_use_head": False},
+        mm_tokens_per_image=4,
+        image_token_index=IMAGE,
+        boi_token_index=IMAGE + 1,
+        eoi_token_index=IMAGE + 2,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 56, 56)}
+
+    return _write(tf.Gemma3ForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
+
+
+def internvl(folder: Path) -> int:
+    """InternVL as transformers has it."""
+    import torch
+    import transformers as tf
+
+    config = tf.InternVLConfig(
+        vision_config={**VISION, "image_size": [56, 56], "patch_size": [14, 14]},
+        text_config={**TEXT, "model_type": "qwen2"},
+        image_token_id=IMAGE,
+        image_seq_length=4,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 56, 56)}
+
+    return _write(tf.InternVLForConditionalGeneration(config), folder, images, 4)
+
+
+def minicpmv4_6(folder: Path) -> int:
+    """MiniCPM-V 4.6 as transformers has it: no remote code, one packed call of the vision tower."""
+    import torch
+    import transformers as tf
+
+    text = {**TEXT, "model_type": "qwen3_5_text", "head_dim": 16, "layer_types": ["full_attention"] * 2}
+    config = tf.MiniCPMV4_6Config(
+        vision_config={**VISION, "image_size": 128, "patch_size": 16},
+        text_config=text,
+        insert_layer_id=0,
+        image_token_id=IMAGE,
+        video_token_id=IMAGE + 1,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 16, 16 * 64), "target_sizes": torch.tensor([[8, 8]])}
+
+    return _write(tf.MiniCPMV4_6ForConditionalGeneration(config), folder, images, 4)
+
+
+def internvl_repo(folder: Path) -> int:
+    """Repository code in InternVL's manner: its vision tower calls torch's checkpoint itself."""
+    import torch
+
+    package = "tests.lab.internvl_repo"
+    configuration = importlib.import_module(f"{package}.configuration_tiny_internvl")
+    modeling = importlib.import_module(f"{package}.modeling_tiny_internvl")
+    config = configuration.TinyInternVLConfig(text=TEXT, vision=VISION, image_token=IMAGE)
+    config.auto_map = {
+        "AutoConfig": "configuration_tiny_internvl.TinyInternVLConfig",
+        "AutoModel": "modeling_tiny_internvl.TinyInternVLModel",
+    }
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 28, 28)}
+
+    size = _write(modeling.TinyInternVLModel(config), folder, images, 4)
+    for source in REPOSITORY.glob("*_tiny_internvl.py"):
+        shutil.copy(source, folder)
+    return size
+
+
+def _write(
+    model: Any, folder: Path, images: Callable[[], dict[str, Any]], pieces: int, types: str = ""
+) -> int:
+    """Save ``model`` and eight batches of one row with one image of ``pieces`` tokens each."""
+    import torch
+
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    for parameter in model.parameters():
+        if not parameter.any():  # gates and layer scales that start at zero would hide their gradients
+            torch.nn.init.normal_(parameter, std=0.02)
+    model.save_pretrained(folder)
+    batches = []
+    for number in range(8):
+        before, after = torch.randint(10, 100, (1, 5)), torch.randint(10, 100, (1, 6 + 2 * (number % 3)))
+        ids = torch.cat([before, torch.full((1, pieces), IMAGE), after], dim=1)
+        is_image = ids == IMAGE
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images()}
+        batch["labels"] = ids.masked_fill(is_image, -100)
+        if types:
+            batch[types] = is_image.long()
+        batches.append(batch)
+    torch.save(batches, folder / "batches.pt")
+    config = json.loads((folder / "config.json").read_text())
+    config.setdefault("architectures", [type(model).__name__])
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+ZOO: dict[str, Callable[[Path], int]] = {
+    "qwen3_vl": qwen3_vl,
+    "llava": llava,
+    "gemma3": gemma3,
+    "internvl": internvl,
+    "minicpmv4_6": minicpmv4_6,
+    "internvl_repo": internvl_repo,
+}
