@@ -126,15 +126,12 @@ def old_format(base: type) -> type:
     return type(base.__name__, (base,), {"_set_gradient_checkpointing": _set_gradient_checkpointing})
 
 
-def override(base: type) -> type:
-    """Has its own ``gradient_checkpointing_enable`` that passes on what it was given to its parts."""
+def override(base: Any) -> type:
+    """Has its own ``gradient_checkpointing_enable`` that passes on what it was given, ``None`` too."""
+    current = base.gradient_checkpointing_enable
 
     def gradient_checkpointing_enable(self: Any, gradient_checkpointing_kwargs: Any = None) -> None:
-        for child in self.children():
-            if isinstance(child, transformers.PreTrainedModel):
-                child.gradient_checkpointing_enable(
-                    gradient_checkpointing_kwargs=gradient_checkpointing_kwargs
-                )
+        current(self, gradient_checkpointing_kwargs)
 
     return type(base.__name__, (base,), {"gradient_checkpointing_enable": gradient_checkpointing_enable})
 
