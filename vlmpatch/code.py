@@ -104,11 +104,16 @@ def of_file(name: str, path: str) -> Code:
         Unrecognised: it cannot be read or parsed.
     """
     try:
-        with tokenize.open(path) as handle:
-            code = Code(name, path, handle.read())
-        code.names  # noqa: B018  (parses now, where an error can be said)
+        return _read(name, path, os.stat(path).st_mtime_ns)
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError) as error:
         raise Unrecognised(f"{path} cannot be read as Python source: {error}") from error
+
+
+@functools.lru_cache(maxsize=1)  # several patches look at one target in turn; parsing it takes 0.1 s
+def _read(name: str, path: str, changed: int) -> Code:
+    with tokenize.open(path) as handle:
+        code = Code(name, path, handle.read())
+    code.names  # noqa: B018  (parses now, where an error can be said)
     return code
 
 

@@ -62,10 +62,15 @@ class Engine:
 
     def on_target(self, entry: Entry, module: ModuleType) -> None:
         """``module``, a target of ``entry``, has just run its code: decide and apply."""
+        if entry.id in self._off:
+            return
+        # Not under the lock: a patch may import, and another thread may hold that module's import lock
+        # while it waits for us.
+        status = self._attempt(entry, module)
         with self._lock:
             if entry.id in self._off:
+                self._take_back([entry.id])
                 return
-            status = self._attempt(entry, module)
             self._outcomes[entry.id][module.__name__] = status
         self._tell(status)
 
