@@ -1,1 +1,1 @@
-"""A stand-in for MiniCPM-V: remote code and a fine-tune script of the same structure, written from scratch."""
+"""A stand-in for MiniCPM-V, written from scratch: remote code and a fine-tune script of its structure."""

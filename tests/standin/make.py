@@ -116,7 +116,8 @@ def make_tokenizer(model: Path) -> int:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=SPECIALS, initial_alphabet=alphabet)
-    tokenizer.train_from_iterator(["user assistant system describe a cat what is in the image"] * 20, trainer)
+    corpus = ["user", "assistant", "system", "describe a cat what is in the image"] * 20
+    tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.save(str(model / "tokenizer.json"))
     bpe = json.loads(tokenizer.to_str())["model"]
     _write(model / "vocab.json", bpe["vocab"])
@@ -149,7 +150,6 @@ def make_tokenizer(model: Path) -> int:
 
 def make_weights(model: Path) -> None:
     """Random weights, made by the remote code itself."""
-    import typing
 
     import torch
     import torch.nn.functional
@@ -157,7 +157,7 @@ def make_weights(model: Path) -> None:
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    torch.nn.functional.List = typing.List  # type: ignore[attr-defined]  # this process ends after it
+    torch.nn.functional.List = list  # type: ignore[attr-defined]  # this process ends after it
     config = AutoConfig.from_pretrained(model, trust_remote_code=True)
     cls = get_class_from_dynamic_module("modeling_minicpmv.MiniCPMV", str(model))
     torch.manual_seed(0)

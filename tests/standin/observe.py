@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -137,14 +138,15 @@ def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> Non
     }
     if cell.engine != "ddp":
         os.environ["VLMPATCH_LAB_GLOO"] = "1"
+    faulthandler.dump_traceback_later(LIMIT - 5)
     watch = Watch(work / f"rank{rank}.pt")
     report: dict[str, Any] = {"error": ""}
     try:
-        watch.install(cell)
         script = work / "script" / "finetune.py"
         sys.path.insert(0, str(script.parent))
         sys.argv = [str(script), *command_line(cell, folder, work / "output")]
         os.chdir(script.parent)
+        watch.install(cell)
         runpy.run_path(str(script), run_name="__main__")
         report |= {"losses": watch.losses, "digest": watch.digest, "untrained": watch.untrained}
         import torch.distributed as dist
@@ -179,7 +181,6 @@ class Watch:
 
         from tests.lab.ranks import wait_for_every_collective
 
-        torch.manual_seed(1)
         if cell.engine == "zero3":
             wait_for_every_collective()
         # B is zero at first, which would make every gradient of A zero.
@@ -233,12 +234,18 @@ class Watch:
 
 
 def _set_lora_start(peft: Any) -> None:
-    start = peft.LoraConfig.__init__
+    import torch
+
+    start, add = peft.LoraConfig.__init__, peft.get_peft_model
 
     def begin(config: Any, *args: Any, **kwargs: Any) -> None:
         start(config, *args, **{"init_lora_weights": False, **kwargs})
 
-    peft.LoraConfig.__init__ = begin
+    def seeded(*args: Any, **kwargs: Any) -> Any:
+        torch.manual_seed(1)  # engines draw differently until here
+        return add(*args, **kwargs)
+
+    peft.LoraConfig.__init__, peft.get_peft_model = begin, seeded
 
 
 def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
@@ -306,8 +313,6 @@ def main() -> None:
         import vlmpatch  # noqa: F401
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
-    import transformers  # noqa: F401
-    import transformers.trainer
 
     from tests.lab import ranks
 

@@ -14,8 +14,18 @@ logger = logging.getLogger(__name__)
 
 
 class SupervisedDataset(Dataset):
-    def __init__(self, raw_data, transform, tokenizer, slice_config, llm_type="minicpm", patch_size=14,
-                 query_nums=64, batch_vision=False, max_length=2048):
+    def __init__(
+        self,
+        raw_data,
+        transform,
+        tokenizer,
+        slice_config,
+        llm_type="minicpm",
+        patch_size=14,
+        query_nums=64,
+        batch_vision=False,
+        max_length=2048,
+    ):
         super().__init__()
         self.raw_data = raw_data
         self.transform = transform
@@ -33,8 +43,17 @@ class SupervisedDataset(Dataset):
         try:
             row = self.raw_data[i]
             image = Image.open(row["image"]).convert("RGB") if row.get("image") else None
-            return preprocess(image, row["conversations"], self.tokenizer, self.transform, self.query_nums,
-                              self.slice_config, self.llm_type, self.patch_size, self.max_length)
+            return preprocess(
+                image,
+                row["conversations"],
+                self.tokenizer,
+                self.transform,
+                self.query_nums,
+                self.slice_config,
+                self.llm_type,
+                self.patch_size,
+                self.max_length,
+            )
         except:  # noqa: E722  (the structure the patches must meet: every error becomes another sample)
             logger.error("data fetch error")
             return self.__getitem__(random.randint(0, len(self)))
@@ -92,13 +111,15 @@ def conversation_to_ids_qwen2(conversation, tokenizer):
     return np.hstack(input_ids), context
 
 
-def preprocess(image, conversations, tokenizer, transform, query_nums, slice_config, llm_type, patch_size,
-               max_length):
+def preprocess(
+    image, conversations, tokenizer, transform, query_nums, slice_config, llm_type, patch_size, max_length
+):
     conversations = [dict(turn) for turn in conversations]
     images = []
     if image is not None:
-        images, grid = slice_image(image, slice_config["max_slice_nums"], slice_config["scale_resolution"],
-                                   patch_size)
+        images, grid = slice_image(
+            image, slice_config["max_slice_nums"], slice_config["scale_resolution"], patch_size
+        )
         blank = tokenizer.unk_token * query_nums
         text = f"{tokenizer.im_id_start}0{tokenizer.im_id_end}{tokenizer.im_start}{blank}{tokenizer.im_end}"
         row = (tokenizer.slice_start + blank + tokenizer.slice_end) * grid[0]

@@ -4,7 +4,6 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 from types import MethodType
-from typing import List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 @dataclass
 class ModelArguments:
-    model_name_or_path: Optional[str] = field(default="openbmb/MiniCPM-V-2")
+    model_name_or_path: str | None = field(default="openbmb/MiniCPM-V-2")
 
 
 @dataclass
@@ -29,14 +28,14 @@ class DataArguments:
 
 @dataclass
 class TrainingArguments(transformers.TrainingArguments):
-    cache_dir: Optional[str] = field(default=None)
+    cache_dir: str | None = field(default=None)
     optim: str = field(default="adamw_torch")
     model_max_length: int = field(default=2048)
-    tune_vision: Optional[bool] = field(default=True)
-    tune_llm: Optional[bool] = field(default=True)
+    tune_vision: bool | None = field(default=True)
+    tune_llm: bool | None = field(default=True)
     llm_type: str = field(default="minicpm")
-    use_lora: Optional[bool] = field(default=False)
-    max_slice_nums: Optional[int] = field(default=9)
+    use_lora: bool | None = field(default=False)
+    max_slice_nums: int | None = field(default=9)
 
 
 @dataclass
@@ -46,8 +45,8 @@ class LoraArguments:
     lora_dropout: float = 0.05
     lora_target_modules: str = r"llm\..*layers\.\d+\.self_attn\.(q_proj|k_proj|v_proj)"
     lora_bias: str = "none"
-    lora_layers_to_transform: Optional[List[int]] = None
-    lora_layer_replication: Optional[List[Tuple[int, int]]] = None
+    lora_layers_to_transform: list[int] | None = None
+    lora_layer_replication: list[tuple[int, int]] | None = None
 
 
 def safe_save_model_for_hf_trainer(trainer, output_dir: str, bias="none"):
@@ -62,7 +61,9 @@ def build_transform():
     return transform
 
 
-def make_supervised_data_module(tokenizer, data_args, transform, data_collator=None, max_length=2048, **kwargs):
+def make_supervised_data_module(
+    tokenizer, data_args, transform, data_collator=None, max_length=2048, **kwargs
+):
     def load(path):
         with open(path) as file:
             return SupervisedDataset(json.load(file), transform, tokenizer, max_length=max_length, **kwargs)

@@ -17,7 +17,7 @@ class MiniCPMVSliceConfig(PretrainedConfig):
 
 class MiniCPMVConfig(Qwen2Config):
     model_type = "minicpmv"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012
 
     def __init__(
         self,

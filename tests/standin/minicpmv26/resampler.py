@@ -1,11 +1,9 @@
-# ruff: noqa: F403, F405
+# ruff: noqa: B905, F403, F405
 """A perceiver resampler with its own attention class and a position table that no checkpoint holds.
 
 Like the code it stands for, it takes ``List`` from ``torch.nn.functional`` by a star import; torch
 stopped re-exporting that name.
 """
-
-from typing import Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -79,8 +77,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         self.out_proj = nn.Linear(embed_dim, embed_dim, bias=bias, device=device, dtype=dtype)
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Optional[Tensor] = None
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         query, key, value = _project(query, key, value, self.in_proj_weight, self.in_proj_bias)
         mask = None if key_padding_mask is None else ~key_padding_mask[:, None, None]
         heads = [self._split(x) for x in (query, key, value)]
@@ -91,8 +89,6 @@ class MultiheadAttention(nn.MultiheadAttention):
         return x.unflatten(-1, (self.num_heads, -1)).permute(1, 2, 0, 3)
 
 
-def _project(
-    query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor
-) -> List[Tensor]:
+def _project(query: Tensor, key: Tensor, value: Tensor, weight: Tensor, bias: Tensor) -> List[Tensor]:
     parts = zip((query, key, value), weight.chunk(3), bias.chunk(3))
     return [linear(*part) for part in parts]

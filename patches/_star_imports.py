@@ -1,0 +1,39 @@
+"""Names a module relied on a star import for, and no longer gets from it."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import typing
+from typing import Any
+
+
+def lost_typing_names(source: str, star_imported: str, provided: set[str]) -> dict[str, Any]:
+    """The ``typing`` names ``source`` uses, does not bind, and star-imports from a module without them.
+
+    Args:
+        source: the module that does ``from <star_imported> import *``.
+        star_imported: full name of the module it imports from.
+        provided: what that module offers today.
+    """
+    tree = ast.parse(source)
+    stars = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _is_star(node)]
+    if not any(node.module == star_imported for node in stars):
+        return {}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and _is_store(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            bound |= {(alias.asname or alias.name).split(".")[0] for alias in node.names}
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            bound.add(node.name)
+    lost = used - bound - provided - set(dir(builtins))
+    return {name: getattr(typing, name) for name in sorted(lost) if name in typing.__all__}
+
+
+def _is_star(node: ast.ImportFrom) -> bool:
+    return any(alias.name == "*" for alias in node.names)
+
+
+def _is_store(node: ast.Name) -> bool:
+    return isinstance(node.ctx, ast.Store)

@@ -1,0 +1,60 @@
+"""``NameError: name 'List' is not defined`` while MiniCPM-V's ``resampler.py`` is imported.
+
+Why: the remote code takes ``List`` from ``from torch.nn.functional import *``. torch re-exported it by
+accident until it moved to built-in generics.
+
+Since the torch whose ``torch.nn.functional`` no longer imports the name; the code is looked at, because
+the model's folder is downloaded once and kept.
+
+The change: before remote code is executed beside which lies a resampler that misses such a name,
+``torch.nn.functional`` gets it. A process that loads no such checkpoint sees nothing.
+
+Upstream: https://huggingface.co/openbmb/MiniCPM-V-2_6/blob/main/resampler.py
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from ._star_imports import lost_typing_names
+
+_SOURCE = "torch.nn.functional"
+_DOOR = "get_class_in_module"
+
+
+def look(code: Code) -> str | None:
+    """Remote code must be executed where this patch can see its folder."""
+    function = code.function(_DOOR)
+    if function is None or function.parameters[:2] != ("class_name", "module_path"):
+        raise Unrecognised(f"{_DOOR} has other parameters")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Look at the folder of each remote module before it runs."""
+
+    def with_names(original: Any, class_name: str, module_path: Any, *args: Any, **kwargs: Any) -> Any:
+        folder = os.path.dirname(os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path)))
+        _give_back(patch, os.path.join(folder, "resampler.py"))
+        return original(class_name, module_path, *args, **kwargs)
+
+    patch.wrap(module, _DOOR, with_names)
+
+
+def _give_back(patch: Patch, resampler: str) -> None:
+    if not os.path.isfile(resampler):
+        return
+    with open(resampler, encoding="utf-8") as handle:
+        source = handle.read()
+    functional = importlib.import_module(_SOURCE)
+    lost = lost_typing_names(source, _SOURCE, set(vars(functional)))
+    for name, value in lost.items():
+        patch.replace(functional, name, value)
+    if lost:
+        names = ", ".join(lost)
+        patch.warn("names", f"{os.path.basename(resampler)} should say `from typing import {names}`.")
