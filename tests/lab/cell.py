@@ -78,8 +78,14 @@ class Cell:
 
     @property
     def reference(self) -> Cell:
-        """The same training with checkpointing off: what is right."""
-        return dataclasses.replace(self, checkpointing="off", variant="")
+        """What is right for this cell: the same training with checkpointing off.
+
+        With checkpointing off already, the same training without an engine: an engine that is wrong
+        by itself must not become the measure.
+        """
+        if self.checkpointing == "off":
+            return dataclasses.replace(self, engine="none", zero={})
+        return dataclasses.replace(self, checkpointing="off", variant="", input_grads=True)
 
 
 def read_cells(path: Path) -> list[Cell]:

@@ -80,8 +80,12 @@ def run(
 
 
 def with_references(cells: Iterable[Cell]) -> list[Cell]:
-    """``cells``, each preceded by the same one with checkpointing off."""
-    return list(dict.fromkeys(c for cell in cells for c in (cell.reference, cell)))
+    """``cells`` and what they are measured against, each after its own measure."""
+    ordered: dict[Cell, None] = {}
+    for cell in cells:
+        chain = [cell, cell.reference, cell.reference.reference]
+        ordered |= dict.fromkeys(reversed(chain))
+    return list(ordered)
 
 
 def _reports(output: str) -> list[dict[str, Any]]:

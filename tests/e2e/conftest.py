@@ -1,0 +1,61 @@
+"""Runs the cells of all collected cases in one bare and one patched process a stack."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import cells, envs
+from tests.lab.cells import Result
+from tests.lab.outcomes import Case
+
+Visible = Callable[[], contextlib.AbstractContextManager[None]]
+Results = dict[str, Result]
+
+
+@pytest.fixture(scope="session")
+def visible(request: pytest.FixtureRequest) -> Visible:
+    """A context in which printing reaches the terminal: making a stack takes a while."""
+    manager = request.config.pluginmanager.getplugin("capturemanager")
+
+    @contextlib.contextmanager
+    def shown() -> Iterator[None]:
+        with manager.global_and_fixture_disabled() if manager else contextlib.nullcontext():
+            yield
+
+    return shown
+
+
+@pytest.fixture(scope="session")
+def run_cases(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, visible: Visible
+) -> Callable[[str], tuple[Results, Results]]:
+    """For a stack's name: what its collected cases did bare (with their measures), and patched."""
+
+    @functools.cache
+    def run(name: str) -> tuple[Results, Results]:
+        stack = envs.read_stacks()[name]
+        wanted = [case.cell for case in _cases(request.session) if case.stack == name]
+        out: Path = tmp_path_factory.mktemp(name)
+        with visible():
+            print(f"\n[{name}] {len(set(wanted))} cells bare, then patched", flush=True)
+            bare = cells.run(stack, cells.with_references(wanted), out / "bare")
+            patched = cells.run(stack, wanted, out / "patched", patched=True, reference=out / "bare")
+        return bare, patched
+
+    return run
+
+
+def _cases(session: pytest.Session) -> Iterator[Case]:
+    for item in session.items:
+        parameters = item.callspec.params if isinstance(item, pytest.Function) and _called(item) else {}
+        if isinstance(case := parameters.get("case"), Case):
+            yield case
+
+
+def _called(item: pytest.Function) -> bool:
+    return hasattr(item, "callspec")
