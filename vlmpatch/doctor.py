@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import platform
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from vlmpatch import __version__, code, engine, gate, settings, versions
+from vlmpatch import __version__, code, engine, gate, settings, verified, versions
 from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
@@ -49,7 +50,8 @@ def examine(catalog: Catalog | None = None) -> Findings:
         for name, found in packages.items()
         if found.remark
     ]
-    patches = tuple(_forecast(entry, catalog, asked) for entry in catalog.entries.values())
+    known = {name: found.version for name, found in packages.items()}
+    patches = tuple(_with_record(_forecast(e, catalog, asked), e, known) for e in catalog.entries.values())
     problems = (*catalog.problems, *gate.ranges(catalog), *asked.problems, *remarks)
     return Findings(packages, patches, problems)
 
@@ -66,6 +68,12 @@ def _forecast(entry: Entry, catalog: Catalog, asked: settings.Settings) -> Statu
     except Exception as error:
         return Status(entry.id, State.FAILED, f"{type(error).__name__}: {error}")
     return min(outcomes, key=lambda status: engine.WEIGHT.index(status.state))
+
+
+def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
+    if status.state is not State.ARMED:
+        return status
+    return status._replace(reason=f"{status.reason}; {verified.sentence(entry, installed)}")
 
 
 def _look(entry: Entry, patch_file: object, target: str, installed: str) -> Status:

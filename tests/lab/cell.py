@@ -33,9 +33,16 @@ from typing import Any
 WORLD = 2
 LIMIT = 90.0  # seconds a cell may take
 GRACE = 10.0  # seconds the other rank may take once one has failed
-ENGINES = ("none", "ddp", "ddp_unused", "zero1", "zero2", "zero3")
+ENGINES = ("none", "ddp", "ddp_unused", "fsdp2", "zero1", "zero2", "zero3")
 TUNINGS = ("lora", "lora_llm", "full")  # LoRA on every block, on the language model's only, none
-CHECKPOINTING = ("off", "default", "empty", "reentrant", "nonreentrant")
+CHECKPOINTING = (
+    "off",
+    "default",
+    "empty",
+    "reentrant",
+    "nonreentrant",
+    "kbit",
+)  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "override", "copied")
 
 
@@ -51,6 +58,7 @@ class Cell:
     input_grads: bool = True  # LoRA only: enable_input_require_grads(), as every framework calls it
     steps: int = 0  # optimizer steps after the recorded backward
     variant: str = ""  # how the model's class differs from upstream's, see ranks.VARIANTS
+    trainer: str = ""  # a framework that does all of it by its own means, see trainers.TRAINERS
     zero: dict[str, Any] = field(default_factory=dict)  # merged into zero_optimization
 
     def __post_init__(self) -> None:
@@ -71,6 +79,7 @@ class Cell:
     def id(self) -> str:
         parts = [self.kind, self.engine, self.tuning, f"f{self.forwards}", self.checkpointing]
         parts += [self.variant] if self.variant else []
+        parts += [self.trainer] if self.trainer else []
         parts += [] if self.input_grads else ["noinputgrads"]
         parts += [f"s{self.steps}"] if self.steps else []
         parts += [f"{name}={value}" for name, value in sorted(self.zero.items())]
@@ -83,7 +92,7 @@ class Cell:
         With checkpointing off already, the same training without an engine: an engine that is wrong
         by itself must not become the measure.
         """
-        if self.checkpointing == "off":
+        if self.checkpointing == "off" and not self.trainer:
             return dataclasses.replace(self, engine="none", zero={})
         return dataclasses.replace(self, checkpointing="off", variant="", input_grads=True)
 
@@ -108,9 +117,11 @@ def main() -> None:
     if asked.patched:
         import vlmpatch  # noqa: F401
     started = time.monotonic()
-    from tests.lab import compare, ranks
+    from tests.lab import compare, ranks, trainers
 
     ranks.load_extension()
+    for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
+        trainers.preload(trainer)
     print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     for cell in read_cells(asked.cells):
         started = time.monotonic()

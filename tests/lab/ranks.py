@@ -47,6 +47,10 @@ def main(cell: Cell, model: str, folder: Path, rank: int, port: int) -> None:
 
 
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
+    if cell.trainer:
+        from tests.lab import trainers
+
+        return trainers.train(cell, folder, out)
     model = prepare(cell, folder)
     engine = ENGINES[cell.engine](cell, model)
     batches = make_batches(cell, folder, dist.get_rank())
@@ -69,8 +73,7 @@ def states() -> dict[str, str]:
     return {name: s.state.value for name, s in vlmpatch.status().items()} if vlmpatch else {}
 
 
-def prepare(cell: Cell, folder: Path) -> torch.nn.Module:
-    """The model as a training script would have it just before it is handed to the engine."""
+def load(cell: Cell, folder: Path) -> torch.nn.Module:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     remote = hasattr(config, "auto_map")
     known = transformers.AutoModel if remote else getattr(transformers, config.architectures[0])
@@ -78,6 +81,16 @@ def prepare(cell: Cell, folder: Path) -> torch.nn.Module:
     model = model_class.from_pretrained(folder, torch_dtype=torch.float32, trust_remote_code=remote)
     model.config.use_cache = False
     model.train()
+    loaded: torch.nn.Module = model
+    return loaded
+
+
+def prepare(cell: Cell, folder: Path) -> Any:
+    """The model as a training script would have it just before it is handed to the engine."""
+    model: Any = load(cell, folder)
+    if cell.checkpointing == "kbit":
+        model.is_loaded_in_8bit = True  # as quantised loading leaves it; the weights stay float32
+        model = peft.prepare_model_for_kbit_training(model)
     lora = cell.tuning != "full"
     if lora:
         model = add_lora(model, vision=cell.tuning == "lora")
@@ -87,7 +100,7 @@ def prepare(cell: Cell, folder: Path) -> torch.nn.Module:
         "reentrant": ({"use_reentrant": True},),
         "nonreentrant": ({"use_reentrant": False},),
     }
-    if cell.checkpointing != "off":
+    if cell.checkpointing in arguments:
         model.gradient_checkpointing_enable(*arguments[cell.checkpointing])
         if lora and cell.input_grads:
             model.enable_input_require_grads()
@@ -237,21 +250,47 @@ class Ddp(Averaged):
         loss.backward()
 
 
+class Fsdp2(Averaged):
+    """Every block and the whole model sharded by torch's ``fully_shard``."""
+
+    def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (WORLD,))
+        for name, module in model.named_modules():
+            if name.rpartition(".")[2].isdigit() and any(True for _ in module.parameters()):
+                fully_shard(module, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        super().__init__(cell, model)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        loss.backward()
+
+    def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
+        sharded: Any = parameter.grad
+        return None if sharded is None else sharded.full_tensor()
+
+
+def deepspeed_config(cell: Cell) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": int(cell.engine[-1])}
+    if cell.engine == "zero3":
+        # Everything is partitioned: by default tensors this small would stay whole.
+        zero["stage3_param_persistence_threshold"] = 0
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "zero_optimization": {**zero, **cell.zero},
+        "steps_per_print": 1_000_000,
+    }
+
+
 class DeepSpeed:
     def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-        stage = int(cell.engine[-1])
-        zero: dict[str, Any] = {"stage": stage}
-        if stage == 3:
-            # Everything is partitioned: by default tensors this small would stay whole.
-            zero["stage3_param_persistence_threshold"] = 0
+        if cell.engine == "zero3":
             wait_for_every_collective()
-        config = {
-            "train_micro_batch_size_per_gpu": 1,
-            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-            "zero_optimization": {**zero, **cell.zero},
-            "steps_per_print": 1_000_000,
-        }
+        config = deepspeed_config(cell)
         trainable = [p for p in model.parameters() if p.requires_grad]
         self.engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config)[0]
 
@@ -274,6 +313,7 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
     "none": Averaged,
     "ddp": Ddp,
     "ddp_unused": Ddp,
+    "fsdp2": Fsdp2,
     "zero1": DeepSpeed,
     "zero2": DeepSpeed,
     "zero3": DeepSpeed,
@@ -284,7 +324,16 @@ def load_extension() -> None:
     """Load what DeepSpeed compiles, before the fork, so that no rank has to look for it."""
     from deepspeed.accelerator import get_accelerator
 
-    get_accelerator().create_op_builder("ShareMemCommBuilder").load(verbose=False)
+    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
+    made = Path(os.environ["TORCH_EXTENSIONS_DIR"], builder.name)
+    loaded = getattr(type(builder), "_loaded_ops", None)
+    if loaded is not None and (made.parent / "complete").exists() and not (made / "lock").exists():
+        # Straight from where warm_up left it: asking ninja first makes it compile everything again
+        # when only the spelling of the interpreter's path is another.
+        from torch.utils.cpp_extension import _import_module_from_library
+
+        loaded[builder.name] = _import_module_from_library(builder.name, str(made), True)
+    builder.load(verbose=False)
 
 
 def wait_for_every_collective() -> None:

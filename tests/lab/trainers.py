@@ -1,0 +1,251 @@
+"""Whole frameworks as cells: they load, wrap and train the tiny model by their own means.
+
+Nothing of a framework is replaced. Its gradients are read just before the first optimizer step, by a
+callback of transformers' Trainer, or where DeepSpeed's engine is about to step. Runs in a rank.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.lab import ranks
+from tests.lab.cell import Cell
+
+LOST_AFTER = 1  # optimizer steps a framework takes
+
+
+def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
+    """Train ``cell`` with its framework; the gradients of the first step go to ``out``."""
+    recorded = record(out)
+    TRAINERS[cell.trainer](cell, folder, out.parent / f"{out.stem}-output")
+    if not recorded:
+        raise RuntimeError(f"{cell.trainer} took no optimizer step")
+    return {"losses": [], "digest": None}
+
+
+def preload(trainer: str) -> None:
+    """Import the framework once, before the ranks are forked."""
+    importlib.import_module(PACKAGES[trainer])
+
+
+def record(out: Path) -> list[str]:
+    """Arrange that the first step's gradients are saved; the list is empty until they are."""
+    done: list[str] = []
+
+    class Recorder(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            models.append(kwargs["model"])
+
+        def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            save(lambda parameter: parameter.grad)
+
+    def save(gradient: Callable[[Any], Any]) -> None:
+        if done:
+            return
+        done.append(str(out))
+        named = ((n, gradient(p)) for n, p in models[-1].named_parameters() if p.requires_grad)
+        torch.save({n: g.detach().float().clone() for n, g in named if g is not None}, out)
+
+    models: list[Any] = []
+    importlib.import_module("transformers.trainer").DEFAULT_CALLBACKS.append(Recorder)
+    deepspeed = importlib.import_module("deepspeed")
+    step = deepspeed.DeepSpeedEngine.step
+
+    def recording_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        save(deepspeed.utils.safe_get_full_grad)
+        return step(self, *args, **kwargs)
+
+    deepspeed.DeepSpeedEngine.step = recording_step
+    return done
+
+
+# --- arguments every Trainer understands -----------------------------------------------------------
+
+
+def arguments(cell: Cell, output: Path) -> dict[str, Any]:
+    said = {"reentrant": True, "nonreentrant": False}.get(cell.checkpointing)
+    kwargs = {} if said is None else {"gradient_checkpointing_kwargs": {"use_reentrant": said}}
+    zero = {"deepspeed": ranks.deepspeed_config(cell)} if cell.engine.startswith("zero") else {}
+    place = {} if zero else {"use_cpu": True, "ddp_backend": "gloo"}
+    return {
+        "output_dir": str(output),
+        "per_device_train_batch_size": 1,
+        "max_steps": LOST_AFTER,
+        "max_grad_norm": 0.0,
+        "learning_rate": 1e-3,
+        "lr_scheduler_type": "constant",
+        "gradient_checkpointing": cell.checkpointing != "off",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "bf16": False,
+        **kwargs,
+        **zero,
+        **place,
+    }
+
+
+def model_with_lora(cell: Cell, folder: Path) -> Any:
+    return ranks.add_lora(ranks.load(cell, folder), vision=cell.tuning == "lora")
+
+
+def rows(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "data" / f"{name}.jsonl").read_text().splitlines()]
+
+
+# --- frameworks -----------------------------------------------------------------------------------
+
+
+def hf(cell: Cell, folder: Path, output: Path) -> None:
+    """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    data = [ranks.encode(processor, row) for row in rows(folder, "sft")]
+    settings = transformers.TrainingArguments(**arguments(cell, output), remove_unused_columns=False)
+    model = model_with_lora(cell, folder)
+    if cell.input_grads:
+        model.enable_input_require_grads()
+    trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
+    trainer.train()
+
+
+def trl_sft(cell: Cell, folder: Path, output: Path) -> None:
+    import datasets
+    import trl
+
+    data = [
+        {
+            "prompt": [{"role": "user", "content": "describe the image"}],
+            "completion": [turn],
+            "images": [path],
+        }
+        for row in rows(folder, "sft")
+        for turn in row["messages"][1:]
+        for path in row["images"]
+    ]
+    images = datasets.Sequence(datasets.Image())
+    settings = trl.SFTConfig(**arguments(cell, output), max_length=None)
+    trainer = trl.SFTTrainer(
+        model=model_with_lora(cell, folder),
+        args=settings,
+        train_dataset=datasets.Dataset.from_list(data).cast_column("images", images),
+        processing_class=transformers.AutoProcessor.from_pretrained(folder),
+    )
+    trainer.train()
+
+
+def trl_dpo(cell: Cell, folder: Path, output: Path) -> None:
+    import datasets
+    import trl
+
+    data = [{"prompt": "describe", "chosen": " a cat", "rejected": f" hello {n}"} for n in range(8)]
+    trainer = trl.DPOTrainer(
+        model=model_with_lora(cell, folder),
+        args=trl.DPOConfig(**arguments(cell, output)),
+        train_dataset=datasets.Dataset.from_list(data),
+        processing_class=transformers.AutoTokenizer.from_pretrained(folder),
+    )
+    trainer.train()
+
+
+def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -> None:
+    settings = arguments(cell, output)
+    for unwanted in ("disable_tqdm", "deepspeed"):
+        settings.pop(unwanted, None)
+    settings |= {
+        "model": str(folder),
+        "model_type": cell.kind,
+        "template": cell.kind,
+        "torch_dtype": "float32",
+        "fp16": False,
+        "dataset": str(folder / "data" / ("dpo.jsonl" if preference else "sft.jsonl")),
+        "split_dataset_ratio": 0,
+        "dataset_num_proc": 1,
+        "lora_rank": 4,
+        "lora_dropout": 0,
+        "freeze_vit": cell.tuning == "lora_llm",
+    }
+    package, tuner = ("swift.llm", "train_type") if old_swift() else ("swift", "tuner_type")
+    settings[tuner] = "full" if cell.tuning == "full" else "lora"
+    if cell.engine.startswith("zero"):
+        config = output.with_suffix(".deepspeed.json")
+        config.write_text(json.dumps(ranks.deepspeed_config(cell)))
+        settings["deepspeed"] = str(config)
+    settings |= {"rlhf_type": "dpo"} if preference else {}
+    words = [word for name, value in settings.items() for word in (f"--{name}", _said(value))]
+    main = "rlhf_main" if preference else "sft_main"
+    getattr(importlib.import_module(package), main)(words)
+
+
+def swift_dpo(cell: Cell, folder: Path, output: Path) -> None:
+    swift(cell, folder, output, preference=True)
+
+
+def old_swift() -> bool:
+    from importlib.metadata import version
+
+    return version("ms-swift").startswith("3.")
+
+
+def _said(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict | bool) else str(value)
+
+
+def llamafactory(cell: Cell, folder: Path, output: Path) -> None:
+    run_exp = importlib.import_module("llamafactory.train.tuner").run_exp
+
+    info = {"sft": {"file_name": "sft.jsonl", "formatting": "sharegpt", "columns": COLUMNS, "tags": TAGS}}
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "dataset_info.json").write_text(json.dumps(info))
+    (output / "sft.jsonl").write_text((folder / "data" / "sft.jsonl").read_text())
+    settings = arguments(cell, output)
+    checkpointing = settings.pop("gradient_checkpointing")
+    said = settings.pop("gradient_checkpointing_kwargs", None)
+    reentrant = {"use_reentrant_gc": said["use_reentrant"]} if said else {}
+    run_exp(
+        {
+            **settings,
+            **reentrant,
+            "disable_gradient_checkpointing": not checkpointing,
+            "model_name_or_path": str(folder),
+            "stage": "sft",
+            "do_train": True,
+            "finetuning_type": "lora",
+            "lora_target": "all",
+            "lora_rank": 4,
+            "freeze_vision_tower": cell.tuning == "lora_llm",
+            "dataset": "sft",
+            "dataset_dir": str(output),
+            "template": cell.kind,
+            "cutoff_len": 512,
+            "overwrite_cache": True,
+            "preprocessing_num_workers": 1,
+            "overwrite_output_dir": True,
+        }
+    )
+
+
+COLUMNS = {"messages": "messages", "images": "images"}
+TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
+    "hf": hf,
+    "trl_sft": trl_sft,
+    "trl_dpo": trl_dpo,
+    "swift_sft": swift,
+    "swift_dpo": swift_dpo,
+    "llamafactory_sft": llamafactory,
+}
+PACKAGES = {
+    "hf": "transformers",
+    "trl_sft": "trl",
+    "trl_dpo": "trl",
+    "swift_sft": "swift",
+    "swift_dpo": "swift",
+    "llamafactory_sft": "llamafactory",
+}

@@ -1,0 +1,214 @@
+"""What a release nobody has seen yet does to vlmpatch, without running it.
+
+    python -m tests.matrix.drift --newest                 the newest releases on the registry
+    python -m tests.matrix.drift transformers==5.23.0 deepspeed==0.19.8
+    python -m tests.matrix.drift tf523-ds0198             a stack of stacks.toml
+    python -m tests.matrix.drift --record                 remember how the targets look on every stack
+    python -m tests.matrix.drift --bisect PATCH transformers 4.44.0 5.23.0
+
+Releases are fetched alone (no dependencies) into a folder of their own and only read. The report
+compares with the recorded stack that is nearest below (``data/compat/shapes.json``): which targets
+changed, which gates no longer match, which upper bounds can be set. Exits 1 when somebody has to act.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tests.lab import envs, launch
+from tests.lab.envs import Stack
+from tests.matrix import store
+
+SHAPES = store.ROOT / "data" / "compat" / "shapes.json"
+FOLLOWED = ("transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
+Probe = dict[str, Any]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix.drift")
+    parser.add_argument("what", nargs="*", help="a stack, or DISTRIBUTION==VERSION ...")
+    parser.add_argument("--newest", action="store_true", help="look at the newest releases")
+    parser.add_argument("--record", action="store_true", help="remember the stacks that are made")
+    parser.add_argument("--bisect", nargs=4, metavar=("PATCH", "DISTRIBUTION", "LOW", "HIGH"))
+    asked = parser.parse_args()
+    stacks = envs.read_stacks()
+    if asked.bisect:
+        return bisect(*asked.bisect)
+    if asked.record:
+        return record([stack for stack in stacks.values() if stack.complete])
+    pins = [f"{name}=={releases(name)[-1]}" for name in FOLLOWED] if asked.newest else asked.what
+    if not pins:
+        parser.error("what? a stack, releases, or --newest")
+    seen = in_stack(stacks[pins[0]]) if pins[0] in stacks else in_releases(pins)
+    recorded = json.loads(SHAPES.read_text()) if SHAPES.exists() else {}
+    recorded.pop(pins[0], None)
+    lines = report(seen, recorded, store.entries().entries)
+    print("\n".join([f"Looked at: {', '.join(f'{n} {v}' for n, v in seen['versions'].items())}", *lines]))
+    return 1 if any(line.startswith("ACT") for line in lines) else 0
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def in_stack(stack: Stack) -> Probe:
+    envs.make(stack)
+    return _probe(stack.python, launch.environment(stack))
+
+
+def in_releases(pins: Sequence[str], folder: Path | None = None) -> Probe:
+    """Fetch ``pins`` without what they depend on, beside torch of the newest stack, and look."""
+    folder = folder or envs.cache_root() / "drift" / "_".join(sorted(pins)).replace("==", "-")
+    if not (folder / "complete").exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        fetch = [sys.executable, "-m", "uv", "-q", "pip", "install", "--no-deps", "--target", str(folder)]
+        env = {**os.environ, "DS_BUILD_OPS": "0"}
+        done = subprocess.run([*fetch, *pins], env=env, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        _link_torch(folder)
+        (folder / "complete").touch()
+    return _probe(Path(sys.executable), {**os.environ, "PYTHONPATH": f"{store.ROOT}{os.pathsep}{folder}"})
+
+
+def _link_torch(folder: Path) -> None:
+    made = [stack for stack in envs.read_stacks().values() if stack.complete]
+    if made:
+        site = next((made[-1].folder / "lib").glob("python*")) / "site-packages"
+        for part in (site / "torch", *site.glob("torch-*.dist-info")):
+            (folder / part.name).symlink_to(part)
+
+
+def _probe(python: Path, env: Mapping[str, str]) -> Probe:
+    command = [str(python), "-m", "tests.matrix.probe"]
+    done = subprocess.run(
+        command, env=dict(env), cwd=store.ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    found: Probe = json.loads(done.stdout)
+    return found
+
+
+def record(stacks: Sequence[Stack]) -> int:
+    known = json.loads(SHAPES.read_text()) if SHAPES.exists() else {}
+    for stack in stacks:
+        known[stack.name] = in_stack(stack)
+        print(f"recorded {stack.name}", flush=True)
+    declared = envs.read_stacks()
+    known = {name: known[name] for name in declared if name in known}
+    SHAPES.parent.mkdir(parents=True, exist_ok=True)
+    SHAPES.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    return 0
+
+
+# --- the report ---------------------------------------------------------------------------------
+
+
+def report(seen: Probe, recorded: Mapping[str, Probe], entries: Mapping[str, Any]) -> list[str]:
+    """One line a finding: ACT (something to do), READ (a target changed), ok."""
+    lines = []
+    for name, entry in entries.items():
+        found = seen["patches"].get(name)
+        if found is None:
+            continue
+        nearest = _nearest(seen["versions"], recorded, entry.requires, name)
+        lines += [f"{line}" for target in found["targets"] for line in _judge(found, target, nearest, name)]
+    return sorted(lines) or ["no patch has a target here"]
+
+
+def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: str) -> list[str]:
+    look = found["targets"][target]
+    says, where = look["says"], f"{name} ({target})"
+    if says == "absent":
+        return []
+    lines = []
+    if says == "unrecognised":
+        lines.append(f"ACT  {where}: shape unknown, the patch stays off: {look['reason']}")
+    elif says == "bug" and not found["gate"] and found["why"].startswith(_owner(target)):
+        lines.append(f"ACT  {where}: the code shows the bug and the gate is closed: {found['why']}")
+    elif says == "no bug" and found["gate"] and _before(nearest, target).get("says") == "bug":
+        bounded = f"an upper bound can be set if this holds for all of its targets: {look['reason']}"
+        where_before = nearest[0] if nearest else ""
+        lines.append(f"ACT  {where}: the bug that was there on {where_before} is gone; {bounded}")
+    before = _before(nearest, target).get("parts", {})
+    for part, digest in look["parts"].items():
+        if part in before and before[part] != digest:
+            change = f"{part} is not what it was on {nearest[0]}" if nearest else ""
+            lines.append(f"READ {where}: {change} ({before[part]} -> {digest}); verdict: {says}")
+    return lines or [f"ok   {where}: {says}, gate {'open' if found['gate'] else 'closed'}"]
+
+
+def _before(nearest: tuple[str, Probe] | None, target: str) -> dict[str, Any]:
+    found: dict[str, Any] = nearest[1]["targets"].get(target, {}) if nearest else {}
+    return found
+
+
+def _owner(target: str) -> str:
+    top = target.partition(".")[0]
+    return next((name for name, module in store.entries().modules.items() if module == top), top)
+
+
+def _nearest(
+    seen: Mapping[str, str], recorded: Mapping[str, Probe], requires: Mapping[str, str], name: str
+) -> tuple[str, Probe] | None:
+    """The recorded stack nearest below, by the versions of the packages the patch depends on."""
+    candidates = []
+    for stack, probe in recorded.items():
+        theirs = probe["versions"]
+        if name not in probe["patches"] or any(n not in theirs or n not in seen for n in requires):
+            continue
+        if all(Version(theirs[n]) <= Version(seen[n]) for n in requires):
+            candidates.append(([Version(theirs[n]) for n in requires], stack, probe["patches"][name]))
+    if not candidates:
+        return None
+    _, stack, patch = max(candidates, key=lambda candidate: candidate[:2])
+    return stack, patch
+
+
+# --- exact releases -----------------------------------------------------------------------------
+
+
+def releases(distribution: str) -> list[str]:
+    """Every final release the registry offers, oldest first."""
+    command = [sys.executable, "-m", "pip", "index", "versions", distribution]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    listed = next(line for line in done.stdout.splitlines() if line.startswith("Available versions:"))
+    found = [Version(text) for text in listed.partition(":")[2].split(",")]
+    return [str(version) for version in sorted(found) if not version.is_prerelease]
+
+
+def bisect(patch: str, distribution: str, low: str, high: str) -> int:
+    """Find the first release in which the look of ``patch`` says something else than in ``low``."""
+    span = [v for v in releases(distribution) if v in SpecifierSet(f">={low},<={high}")]
+
+    def says(version: str) -> str:
+        targets = in_releases([f"{distribution}=={version}"])["patches"][patch]["targets"]
+        said = ", ".join(sorted({look["says"] for look in targets.values()} - {"absent"})) or "absent"
+        print(f"{distribution} {version}: {said}", flush=True)
+        return said
+
+    first = says(span[0])
+    if says(span[-1]) == first:
+        print(f"{patch}: the same at both ends")
+        return 1
+    below, above = 0, len(span) - 1
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if says(span[middle]) == first else (below, middle)
+    print(f"{patch}: changes between {distribution} {span[below]} and {span[above]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""What a row's two runs say about the gate."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tests.lab.cells import Result
+from tests.matrix.rows import Row, Versions, holds
+from vlmpatch.catalog import Entry
+
+TOLERANCE = 1e-5  # relative, float32, every rank
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run did: ``right``, ``error``, ``missing``, ``difference`` or ``ranks``."""
+
+    outcome: str
+    detail: str = ""
+    applied: tuple[str, ...] = ()  # patches in force at the end
+    troubled: tuple[str, ...] = ()  # patches that failed or are in conflict
+    warned: tuple[str, ...] = ()  # what vlmpatch printed
+    key: str = ""
+    date: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
+        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items()}
+        return cls(**values)
+
+    def __str__(self) -> str:
+        return f"{self.outcome} ({self.detail})" if self.detail else self.outcome
+
+
+def outcome(result: Result) -> Outcome:
+    """The worst thing a cell shows."""
+    applied = tuple(sorted(name for name, state in result.patches.items() if state == "applied"))
+    troubled = tuple(sorted(n for n, state in result.patches.items() if state in ("failed", "conflict")))
+    warned = tuple(dict.fromkeys(re.findall(r"^vlmpatch \[.*$", result.log, re.M)))
+    found, detail = _worst(result)
+    return Outcome(found, detail, applied, troubled, warned)
+
+
+def _worst(result: Result) -> tuple[str, str]:
+    if not result.ok:
+        return "error", " ".join((result.error or "").split())[:200]
+    if not result.tensors or result.difference is None or result.between_ranks is None:
+        return "error", "no gradient was recorded"
+    if not result.between_ranks <= TOLERANCE:
+        return "ranks", f"gradients differ by {result.between_ranks:.2g} between ranks"
+    if result.missing:
+        return "missing", f"{len(result.missing)} trainable tensors without gradient"
+    if not result.difference <= TOLERANCE:
+        return "difference", f"gradients off by {result.difference:.2g}"
+    return "right", ""
+
+
+def fails_as_said(row: Row, bare: Outcome) -> bool:
+    """Whether the run failed in the way the row names."""
+    kind, _, pattern = row.fails.partition(": ")
+    return bare.outcome == kind and (not pattern or re.search(pattern, bare.detail) is not None)
+
+
+def faults(row: Row, entry: Entry | None, installed: Versions, bare: Outcome, patched: Outcome) -> list[str]:
+    """Everything in which the two runs contradict the gate; empty when they bear it out."""
+    found = [f"{name} failed or is in conflict" for name in patched.troubled]
+    needed = row.patch in patched.applied
+    should_fail = needed and holds(row.where, installed)
+    if row.patch and entry is None:
+        return [f"no patch {row.patch} in compat.toml"]
+    if should_fail and not fails_as_said(row, bare):
+        found.append(f"gate: {row.patch} is applied, but the bare run is {bare}")
+    if not should_fail and bare.outcome != "right":
+        found.append(f"gate: {row.patch or 'no patch'} claims nothing here, but the bare run is {bare}")
+    if row.warns and should_fail:
+        if not any(row.warns in text for text in patched.warned):
+            found.append(f"the warning was not printed; printed: {' | '.join(patched.warned) or 'nothing'}")
+    elif patched.outcome != "right":
+        found.append(f"with vlmpatch the run is {patched}")
+    return found
+
+
+def unproven(pairs: Iterable[tuple[Row, Outcome, Outcome]]) -> list[str]:
+    """Patches in force on one stack whose rows there all run right without them: a gate too wide.
+
+    Args:
+        pairs: the stack's rows, each with its bare and its patched outcome.
+    """
+    failed: dict[str, bool] = {}
+    for row, bare, patched in pairs:
+        if row.patch in patched.applied:
+            failed[row.patch] = failed.get(row.patch, False) or bare.outcome != "right"
+    return sorted(name for name, any_failed in failed.items() if not any_failed)

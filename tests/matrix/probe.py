@@ -1,0 +1,69 @@
+"""The static look of every patch in one environment, as JSON on standard output; nothing is imported.
+
+Runs with the interpreter of a stack, or any interpreter whose path leads to the sources to look at:
+``python -m tests.matrix.probe``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vlmpatch import code, engine, gate, versions
+from vlmpatch.catalog import Catalog, Entry, default_path, read
+
+
+class Watched(code.Code):
+    """Source that remembers which of its parts a patch asked about, and what they looked like."""
+
+    def __init__(self, module: str, path: str, source: str) -> None:
+        super().__init__(module, path, source)
+        self.asked: dict[str, str] = {}
+
+    def function(self, qualname: str) -> code.Function | None:
+        found = super().function(qualname)
+        self.asked[qualname] = found.digest if found else "absent"
+        return found
+
+    def class_names(self, qualname: str) -> frozenset[str] | None:
+        found = super().class_names(qualname)
+        self.asked.setdefault(qualname, "class" if found is not None else "absent")
+        return found
+
+
+def probe(catalog: Catalog) -> dict[str, Any]:
+    """What the gate says by version, and what the code says whatever the version."""
+    names = sorted({name for entry in catalog.entries.values() for name in entry.requires})
+    found = {name: versions.installed(name, catalog.modules.get(name, name)).version for name in names}
+    return {
+        "versions": {name: version for name, version in found.items() if version},
+        "patches": {entry.id: _patch(entry, catalog) for entry in catalog.entries.values()},
+    }
+
+
+def _patch(entry: Entry, catalog: Catalog) -> dict[str, Any]:
+    by_version = gate.by_version(entry, catalog.modules)
+    patch_file = engine.load(entry)
+    return {
+        "gate": by_version.needed,
+        "why": by_version.reason,
+        "targets": {target: _target(patch_file, target) for target in entry.targets},
+    }
+
+
+def _target(patch_file: Any, target: str) -> dict[str, Any]:
+    path = None if "*" in target else code.locate(target)
+    if path is None:
+        return {"says": "absent", "reason": f"{target} is not here", "parts": {}}
+    source = code.of_file(target, path)
+    watched = Watched(target, path, source.source)
+    try:
+        reason = patch_file.look(watched)
+    except code.Unrecognised as difference:
+        return {"says": "unrecognised", "reason": str(difference), "parts": watched.asked}
+    says = "bug" if reason is None else "no bug"
+    return {"says": says, "reason": str(reason or f"{target} shows the bug"), "parts": watched.asked}
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(read(default_path()))))

@@ -1,0 +1,83 @@
+"""The matrix as data: what runs (``rows.toml``) and on what (``tests/lab/stacks.toml``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import tomllib
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tests.lab.cell import Cell
+from tests.lab.envs import Stack
+
+HERE = Path(__file__).resolve().parent
+Versions = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One failure in one situation.
+
+    ``cell`` is trained by ``tests.lab.cell``, on the stacks that pin ``framework`` or, without one, on
+    those without any. ``fails`` is how the bare run fails: ``error: <regex>``, ``missing`` (trainable
+    tensors without gradient), ``difference`` (gradients unlike those without checkpointing) or
+    ``ranks`` (gradients differ between ranks). It must fail so exactly where the gate of ``patch`` is
+    open, or, with ``where``, where those versions are installed: a patch that is harmless where it is
+    not needed may have the wider gate. With ``warns`` the failure is the user's own choice: it
+    stands with vlmpatch too, and that text must have been printed. ``only`` is where the row can run.
+    """
+
+    id: str
+    failures: tuple[str, ...]
+    en: str
+    zh: str
+    cell: Cell
+    patch: str = ""
+    framework: str = ""
+    fails: str = ""
+    where: Mapping[str, str] = field(default_factory=dict)
+    only: Mapping[str, str] = field(default_factory=dict)
+    warns: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def runs_on(self, stack: Stack) -> bool:
+        """Whether the stack has what the row needs, and no framework it does not ask for."""
+        installed = versions(stack)
+        theirs = FRAMEWORKS & installed.keys()
+        return holds(self.only, installed) and (self.framework in theirs if self.framework else not theirs)
+
+
+FRAMEWORKS = {"ms-swift", "trl", "llamafactory"}
+
+
+def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
+    """Every row by its id."""
+    known = {f.name for f in fields(Row)}
+    rows: dict[str, Row] = {}
+    for entry in tomllib.loads(path.read_text(encoding="utf-8"))["row"]:
+        if unknown := entry.keys() - known:
+            raise ValueError(f"{path}, row {entry.get('id')!r}: unknown key {min(unknown)}")
+        row = Row(**{**entry, "failures": tuple(entry["failures"]), "cell": Cell(**entry["cell"])})
+        if row.id in rows or bool(row.patch) != bool(row.fails):
+            raise ValueError(f"{path}, row {row.id!r}: twice, or a patch without a failure")
+        rows[row.id] = row
+    return rows
+
+
+def versions(stack: Stack) -> dict[str, str]:
+    """What the stack pins, by distribution."""
+    pins = (pin.partition("==") for pin in (stack.torch, *stack.packages) if "==" in pin)
+    return {name.lower().replace("_", "-"): version for name, _, version in pins}
+
+
+def holds(ranges: Mapping[str, str], installed: Versions) -> bool:
+    """Whether every range holds; a package that is not installed lies in none."""
+    return all(
+        name in installed and SpecifierSet(text).contains(Version(installed[name]), prereleases=True)
+        for name, text in ranges.items()
+    )

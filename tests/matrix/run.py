@@ -1,0 +1,135 @@
+"""Runs the matrix: every row on every stack, bare and with vlmpatch.
+
+    python -m tests.matrix.run                       all of it (``make matrix``)
+    python -m tests.matrix.run tf457-ds0182 trl116   these stacks
+    python -m tests.matrix.run --row ddp-unused      this row, everywhere
+
+Results that still hold are not run again (``store.key``); ``--fresh`` runs them all the same. What
+was done when a run is interrupted is kept. Exits 1 when a row contradicts a gate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import datetime
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tests.lab import cells, envs
+from tests.lab.cell import Cell
+from tests.lab.envs import Stack
+from tests.matrix import judge, rows, store
+from tests.matrix.judge import Outcome
+from tests.matrix.rows import Row
+from tests.matrix.store import SIDES, Store
+
+LAUNCH = {"VLMPATCH_LAB_GLOO": "1"}  # for frameworks that start DeepSpeed through accelerate
+BATCH = 12  # rows a process runs before its results are kept
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix.run")
+    parser.add_argument("stacks", nargs="*", metavar="STACK", help="all of them when none is named")
+    parser.add_argument("--row", action="append", default=[], help="only these rows")
+    parser.add_argument("--fresh", action="store_true", help="run what is known too")
+    parser.add_argument("--judge", action="store_true", help="run nothing; judge what is known")
+    asked = parser.parse_args()
+    known = rows.read()
+    stacks = envs.read_stacks()
+    for given, declared in ((asked.stacks, stacks), (asked.row, known)):
+        if unknown := set(given) - declared.keys():
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(declared)}")
+    chosen = [known[name] for name in asked.row or known]
+    results = Store()
+    results.keep_only(set(stacks), set(known))
+    for stack in [stacks[name] for name in asked.stacks or stacks]:
+        if not asked.judge:
+            run_stack(stack, [row for row in chosen if row.runs_on(stack)], results, fresh=asked.fresh)
+    return report(results)
+
+
+def run_stack(stack: Stack, wanted: Sequence[Row], results: Store, *, fresh: bool = False) -> None:
+    """Bring the rows of one stack up to date."""
+    stale = {side: [row for row in wanted if fresh or _is_stale(results, stack, row, side)] for side in SIDES}
+    if not any(stale.values()):
+        say(stack, f"{len(wanted)} rows, all known")
+        return
+    for side in SIDES:
+        todo = stale[side]
+        say(stack, f"{side}: {len(todo)} of {len(wanted)} rows to run")
+        for start in range(0, len(todo), BATCH):
+            started = time.monotonic()
+            for row, found in _run(stack, todo[start : start + BATCH], side):
+                results.put(stack.name, row.id, side, _stamped(stack, row, side, found))
+                say(stack, f"{side:8}{row.id:28}{found}")
+            results.save()
+            say(stack, f"{side}: {min(start + BATCH, len(todo))} done, {time.monotonic() - started:.0f} s")
+
+
+def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Outcome]]:
+    try:
+        done = _run_cells(stack, [row.cell for row in todo], side)
+    except RuntimeError as error:  # the process died, or the environment cannot be made
+        say(stack, f"{side}: {error}")
+        return
+    for row in todo:
+        yield row, judge.outcome(done[row.cell.id])
+
+
+def _run_cells(stack: Stack, todo: Sequence[Cell], side: str) -> dict[str, cells.Result]:
+    out = envs.cache_root() / "matrix" / stack.folder.name
+    references = [c.reference for c in todo if not _complete(out / "bare" / c.reference.id)]
+    if side == "bare":
+        return cells.run(stack, [*references, *todo], out / "bare", env=LAUNCH)
+    if references:
+        cells.run(stack, references, out / "bare", env=LAUNCH)
+    return cells.run(stack, todo, out / "patched", patched=True, reference=out / "bare", env=LAUNCH)
+
+
+def _complete(folder: Path) -> bool:
+    return len(list(folder.glob("rank*.pt"))) == 2
+
+
+def _is_stale(results: Store, stack: Stack, row: Row, side: str) -> bool:
+    found = results.get(stack.name, row.id, side)
+    return found is None or found.key != store.key(stack, row, side)
+
+
+def _stamped(stack: Stack, row: Row, side: str, found: Outcome) -> Outcome:
+    today = datetime.date.today().isoformat()
+    key = store.key(stack, row, side)
+    return dataclasses.replace(found, key=key, date=today, versions=rows.versions(stack))
+
+
+def say(stack: Stack, text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} [{stack.name}] {text}", flush=True)
+
+
+def report(results: Store) -> int:
+    """Print every contradiction; returns the exit code."""
+    known, catalog = rows.read(), store.entries()
+    contradictions, right = 0, 0
+    for name, stack in envs.read_stacks().items():
+        pairs = []
+        for row in known.values():
+            bare, patched = (results.get(name, row.id, side) for side in SIDES)
+            if bare is None or patched is None or not row.runs_on(stack):
+                continue
+            entry = catalog.entries.get(row.patch)
+            faults = judge.faults(row, entry, rows.versions(stack), bare, patched)
+            pairs.append((row, bare, patched))
+            contradictions += len(faults)
+            right += not faults
+            for fault in faults:
+                print(f"FAULT [{name}] {row.id}: {fault}")
+        for patch in judge.unproven(pairs):
+            print(f"note  [{name}] {patch} is in force, and no row of it fails without it")
+    print(f"{right} rows bear out their gates, {contradictions} contradiction(s)")
+    return 1 if contradictions else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The matrix's results: kept as data, and thrown away only where they have become stale."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from tests.lab.cell import Cell
+from tests.lab.envs import Stack
+from tests.matrix import rows
+from tests.matrix.judge import Outcome
+from tests.matrix.rows import Row
+from vlmpatch import catalog, code
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "data" / "compat" / "results.json"
+PROTOCOL = 1  # raise it when what a row measures changes; every result is then stale
+SIDES = ("bare", "patched")
+
+
+class Store:
+    """Outcomes by stack, row and side."""
+
+    def __init__(self, path: Path = RESULTS) -> None:
+        self.path = path
+        data = json.loads(path.read_text()) if path.exists() else {}
+        self.outcomes: dict[str, dict[str, dict[str, Outcome]]] = {
+            stack: {
+                row: {side: Outcome.from_json(found) for side, found in sides.items()}
+                for row, sides in of_stack.items()
+            }
+            for stack, of_stack in data.items()
+        }
+
+    def get(self, stack: str, row: str, side: str) -> Outcome | None:
+        return self.outcomes.get(stack, {}).get(row, {}).get(side)
+
+    def put(self, stack: str, row: str, side: str, found: Outcome) -> None:
+        self.outcomes.setdefault(stack, {}).setdefault(row, {})[side] = found
+
+    def keep_only(self, stacks: set[str], known: set[str]) -> None:
+        """Forget rows and stacks that are no longer declared."""
+        self.outcomes = {
+            stack: {row: sides for row, sides in of_stack.items() if row in known}
+            for stack, of_stack in self.outcomes.items()
+            if stack in stacks
+        }
+
+    def save(self) -> None:
+        data = {
+            stack: {
+                row: {side: of_row[side].to_json() for side in SIDES if side in of_row}
+                for row, of_row in sorted(of_stack.items())
+            }
+            for stack, of_stack in sorted(self.outcomes.items())
+        }
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        draft = self.path.with_suffix(".tmp")
+        draft.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        draft.replace(self.path)
+
+
+def key(stack: Stack, row: Row, side: str) -> str:
+    """What a result depends on: the pins, the row, and for the patched side the patches in reach."""
+    parts: list[Any] = [PROTOCOL, stack.torch, sorted(stack.packages), sorted(stack.no_deps)]
+    parts.append(_fields(row.cell))
+    if side == "patched":
+        parts.append(patches(stack))
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def patches(stack: Stack) -> dict[str, str]:
+    """The patches whose version gate is open on ``stack`` and whose target is installed there."""
+    installed = rows.versions(stack)
+    known = entries()
+    importable = {known.modules.get(name, name).replace("-", "_") for name in installed}
+    return {
+        entry.id: _digest(entry)
+        for entry in known.entries.values()
+        if rows.holds(entry.requires, installed)
+        and any(target.partition(".")[0] in importable for target in entry.targets)
+    }
+
+
+def entries() -> catalog.Catalog:
+    return catalog.read(catalog.default_path())
+
+
+def _fields(cell: Cell) -> dict[str, Any]:
+    default = dataclasses.asdict(Cell())
+    return {name: value for name, value in dataclasses.asdict(cell).items() if value != default[name]}
+
+
+def _digest(entry: catalog.Entry) -> str:
+    text = _normal(f"{entry.module}.py")
+    for helper in sorted(set(re.findall(r"^from \.(\w+) import", _source(f"{entry.module}.py"), re.M))):
+        text += _normal(f"{helper}.py")
+    declared = f"{sorted(entry.targets)}{sorted(entry.requires.items())}"
+    return hashlib.sha256((text + declared).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def _normal(name: str) -> str:
+    return code.digest(_source(name))
+
+
+def _source(name: str) -> str:
+    return (ROOT / "patches" / name).read_text(encoding="utf-8")

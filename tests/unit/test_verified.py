@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import pytest
+
+from vlmpatch.catalog import Entry
+from vlmpatch.verified import sentence
+
+
+def entry(*verified: dict[str, str]) -> Entry:
+    empty: tuple[str, ...] = ()
+    return Entry(
+        id="x",
+        module="x",
+        failures=empty,
+        severity="crash",
+        summary="",
+        summary_zh="",
+        targets=empty,
+        requires={"transformers": ">=4", "torch": ">=2"},
+        symptoms=empty,
+        upstream=empty,
+        verified=verified,
+    )
+
+
+OLD = {"transformers": "4.45.2", "torch": "2.13.0", "peft": "0.13"}
+NEW = {"transformers": "5.0.0", "torch": "2.13.0", "peft": "0.18"}
+
+
+@pytest.mark.parametrize(
+    ("transformers", "torch", "said"),
+    [
+        ("5.0.0", "2.13.0+cpu", "verified on your exact versions"),
+        ("4.57.6", "2.13.0", "between two verified versions (transformers 4.45.2 and 5.0.0)"),
+        ("5.1.0", "2.13.0", "newer than anything verified (transformers 5.0.0 is the newest)"),
+        ("5.0.0", "2.14.0", "newer than anything verified (torch 2.13.0 is the newest)"),
+        ("4.44.0", "2.13.0", "older than anything verified (transformers 4.45.2 is the oldest)"),
+        ("nightly", "2.13.0", "verified on other versions"),
+    ],
+)
+def test_sentence(transformers: str, torch: str, said: str) -> None:
+    assert sentence(entry(OLD, NEW), {"transformers": transformers, "torch": torch}) == said
+
+
+def test_each_version_known_but_never_together() -> None:
+    mixed = entry({"transformers": "5.0.0", "torch": "2.12.0"}, {"transformers": "5.1.0", "torch": "2.13.0"})
+    said = sentence(mixed, {"transformers": "5.0.0", "torch": "2.13.0"})
+    assert said == "verified on each of these versions, not on all of them together"
+
+
+def test_nothing_verified() -> None:
+    assert (
+        sentence(entry(), {"transformers": "5.0.0", "torch": "2.13.0"}) == "not yet verified on any version"
+    )
