@@ -3,17 +3,27 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 BIN = .venv/bin
 
-.PHONY: demo test unit lint matrix bench clean
+# The stacks `make test` needs; `make matrix` makes the others too.
+STACKS = tf445-ds0154 tf457-ds0182 tf523-ds0198 swift341 swift460 trl024
+
+.PHONY: demo test unit lint matrix drift bench clean
 
 demo: .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
 	$(BIN)/python -m tests.lab.demo
 
 test: .venv/ready lint  ## every test; makes the environments it needs first, in a cache outside the clone
-	$(BIN)/python -m tests.lab.envs make
+	$(BIN)/python -m tests.lab.envs make $(STACKS)
 	$(BIN)/python -m pytest
 
 unit: .venv/ready  ## the tests that need no stack
 	$(BIN)/python -m pytest tests/unit
+
+matrix: .venv/ready  ## every gate on every stack, bare and patched; skips what is known, goes on where it stopped
+	$(BIN)/python -m tests.matrix.run
+	$(BIN)/python -m tests.matrix.render
+
+drift: .venv/ready  ## what the newest releases on the registry do to the patches
+	$(BIN)/python -m tests.matrix.drift --newest
 
 lint: .venv/ready
 	$(BIN)/ruff check

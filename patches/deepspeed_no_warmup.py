@@ -4,7 +4,7 @@ Why: a DeepSpeed configuration whose scheduler says ``"warmup_num_steps": "auto"
 number of warm-up steps, which is 0 in a run without warm-up. DeepSpeed took 0 for 2 until 0.19.3, which
 refuses it.
 
-Since DeepSpeed 0.19.3; transformers fills in at least 1 from a later 5.x.
+Since DeepSpeed 0.19.3; transformers fills in at least 1 from 5.18.0.
 
 The change: ``"auto"`` becomes at least 1, which DeepSpeed takes for 2 as it always did. A number in the
 configuration stands.

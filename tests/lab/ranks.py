@@ -77,8 +77,9 @@ def load(cell: Cell, folder: Path) -> torch.nn.Module:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     remote = hasattr(config, "auto_map")
     known = transformers.AutoModel if remote else getattr(transformers, config.architectures[0])
-    model_class = VARIANTS[cell.variant](known)
-    model = model_class.from_pretrained(folder, torch_dtype=torch.float32, trust_remote_code=remote)
+    model = known.from_pretrained(folder, torch_dtype=torch.float32, trust_remote_code=remote)
+    # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
+    model.__class__ = VARIANTS[cell.variant](type(model))
     model.config.use_cache = False
     model.train()
     loaded: torch.nn.Module = model

@@ -123,8 +123,25 @@ def report(seen: Probe, recorded: Mapping[str, Probe], entries: Mapping[str, Any
         if found is None:
             continue
         nearest = _nearest(seen["versions"], recorded, entry.requires, name)
-        lines += [f"{line}" for target in found["targets"] for line in _judge(found, target, nearest, name)]
+        lines += _bounds(name, found, recorded)
+        lines += [line for target in found["targets"] for line in _judge(found, target, nearest, name)]
     return sorted(lines) or ["no patch has a target here"]
+
+
+def _bounds(name: str, found: Probe, recorded: Mapping[str, Probe]) -> list[str]:
+    """Whether the bug is gone from all targets while the gate is still open."""
+    looks = [look for look in found["targets"].values() if look["says"] != "absent"]
+    if not found["gate"] or not looks or any(look["says"] != "no bug" for look in looks):
+        return []
+    last = [stack for stack, probe in recorded.items() if name in probe["patches"] and _has_bug(probe, name)]
+    if not last:
+        return []  # what decides lies in the user's own files
+    reason = looks[0]["reason"]
+    return [f"ACT  {name}: gone ({reason}); last seen on {last[-1]}. Set an upper bound; --bisect finds it"]
+
+
+def _has_bug(probe: Probe, name: str) -> bool:
+    return any(look["says"] == "bug" for look in probe["patches"][name]["targets"].values())
 
 
 def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: str) -> list[str]:
@@ -137,10 +154,6 @@ def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: s
         lines.append(f"ACT  {where}: shape unknown, the patch stays off: {look['reason']}")
     elif says == "bug" and not found["gate"] and found["why"].startswith(_owner(target)):
         lines.append(f"ACT  {where}: the code shows the bug and the gate is closed: {found['why']}")
-    elif says == "no bug" and found["gate"] and _before(nearest, target).get("says") == "bug":
-        bounded = f"an upper bound can be set if this holds for all of its targets: {look['reason']}"
-        where_before = nearest[0] if nearest else ""
-        lines.append(f"ACT  {where}: the bug that was there on {where_before} is gone; {bounded}")
     before = _before(nearest, target).get("parts", {})
     for part, digest in look["parts"].items():
         if part in before and before[part] != digest:

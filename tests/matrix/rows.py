@@ -47,12 +47,10 @@ class Row:
 
     def runs_on(self, stack: Stack) -> bool:
         """Whether the stack has what the row needs, and no framework it does not ask for."""
-        installed = versions(stack)
-        theirs = FRAMEWORKS & installed.keys()
-        return holds(self.only, installed) and (self.framework in theirs if self.framework else not theirs)
+        return holds(self.only, versions(stack)) and self.framework == framework(stack)
 
 
-FRAMEWORKS = {"ms-swift", "trl", "llamafactory"}
+FRAMEWORKS = ("llamafactory", "ms-swift", "trl")  # the first that a stack pins is what it is for
 
 
 def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
@@ -71,8 +69,14 @@ def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
 
 def versions(stack: Stack) -> dict[str, str]:
     """What the stack pins, by distribution."""
-    pins = (pin.partition("==") for pin in (stack.torch, *stack.packages) if "==" in pin)
+    pins = (pin.partition("==") for pin in (stack.torch, *stack.packages, *stack.no_deps) if "==" in pin)
     return {name.lower().replace("_", "-"): version for name, _, version in pins}
+
+
+def framework(stack: Stack) -> str:
+    """The framework a stack is there for, or nothing."""
+    installed = versions(stack)
+    return next((name for name in FRAMEWORKS if name in installed), "")
 
 
 def holds(ranges: Mapping[str, str], installed: Versions) -> bool:

@@ -44,7 +44,6 @@ def main() -> int:
             parser.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(declared)}")
     chosen = [known[name] for name in asked.row or known]
     results = Store()
-    results.keep_only(set(stacks), set(known))
     for stack in [stacks[name] for name in asked.stacks or stacks]:
         if not asked.judge:
             run_stack(stack, [row for row in chosen if row.runs_on(stack)], results, fresh=asked.fresh)
@@ -65,7 +64,7 @@ def run_stack(stack: Stack, wanted: Sequence[Row], results: Store, *, fresh: boo
             for row, found in _run(stack, todo[start : start + BATCH], side):
                 results.put(stack.name, row.id, side, _stamped(stack, row, side, found))
                 say(stack, f"{side:8}{row.id:28}{found}")
-            results.save()
+            results.save(envs.read_stacks(), rows.read())
             say(stack, f"{side}: {min(start + BATCH, len(todo))} done, {time.monotonic() - started:.0f} s")
 
 

@@ -7,9 +7,11 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.lab import envs
 from tests.lab.cell import Cell
 from tests.lab.envs import Stack
 from tests.matrix import rows
@@ -23,46 +25,53 @@ PROTOCOL = 1  # raise it when what a row measures changes; every result is then 
 SIDES = ("bare", "patched")
 
 
+Outcomes = dict[str, dict[str, dict[str, Outcome]]]  # by stack, row and side
+
+
 class Store:
-    """Outcomes by stack, row and side."""
+    """The outcomes on file. Two runs of the matrix may share a file: each writes what it found."""
 
     def __init__(self, path: Path = RESULTS) -> None:
         self.path = path
-        data = json.loads(path.read_text()) if path.exists() else {}
-        self.outcomes: dict[str, dict[str, dict[str, Outcome]]] = {
-            stack: {
-                row: {side: Outcome.from_json(found) for side, found in sides.items()}
-                for row, sides in of_stack.items()
-            }
-            for stack, of_stack in data.items()
-        }
+        self.outcomes = self._read()
+        self._new: dict[tuple[str, str, str], Outcome] = {}
 
     def get(self, stack: str, row: str, side: str) -> Outcome | None:
         return self.outcomes.get(stack, {}).get(row, {}).get(side)
 
     def put(self, stack: str, row: str, side: str, found: Outcome) -> None:
         self.outcomes.setdefault(stack, {}).setdefault(row, {})[side] = found
+        self._new[stack, row, side] = found
 
-    def keep_only(self, stacks: set[str], known: set[str]) -> None:
-        """Forget rows and stacks that are no longer declared."""
-        self.outcomes = {
-            stack: {row: sides for row, sides in of_stack.items() if row in known}
-            for stack, of_stack in self.outcomes.items()
-            if stack in stacks
-        }
-
-    def save(self) -> None:
-        data = {
-            stack: {
-                row: {side: of_row[side].to_json() for side in SIDES if side in of_row}
-                for row, of_row in sorted(of_stack.items())
-            }
-            for stack, of_stack in sorted(self.outcomes.items())
-        }
+    def save(self, stacks: Iterable[str], known: Iterable[str]) -> None:
+        """Add what was put to the file, and drop ``stacks`` and rows that are no longer ``known``."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self.path.with_suffix(".tmp")
-        draft.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        draft.replace(self.path)
+        with envs.locked(envs.cache_root() / "results.lock"):
+            self.outcomes = self._read()
+            for (stack, row, side), found in self._new.items():
+                self.outcomes.setdefault(stack, {}).setdefault(row, {})[side] = found
+            data = {
+                stack: {
+                    row: {side: of_row[side].to_json() for side in SIDES if side in of_row}
+                    for row, of_row in sorted(of_stack.items())
+                    if row in known
+                }
+                for stack, of_stack in sorted(self.outcomes.items())
+                if stack in stacks
+            }
+            draft = self.path.with_suffix(".tmp")
+            draft.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            draft.replace(self.path)
+
+    def _read(self) -> Outcomes:
+        data = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        return {
+            stack: {
+                row: {side: Outcome.from_json(found) for side, found in sides.items()}
+                for row, sides in of_stack.items()
+            }
+            for stack, of_stack in data.items()
+        }
 
 
 def key(stack: Stack, row: Row, side: str) -> str:

@@ -1,0 +1,24 @@
+"""TRL decides about checkpointing for its users: one real SFT and one real DPO run, bare and patched.
+
+ms-swift, LLaMA-Factory and the newest TRL are rows of the matrix (``make matrix``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e.test_matrix import run_rows
+from tests.lab import envs
+from tests.matrix import judge, rows, store
+
+ROWS = ("trl-sft", "trl-dpo", "trl-sft-explicit")
+
+
+def test_trl(tmp_path: Path) -> None:
+    stack, known = envs.read_stacks()["trl024"], rows.read()
+    chosen = [known[row] for row in ROWS]
+    bare, patched = run_rows(stack, chosen, tmp_path)
+    entries = store.entries().entries
+    for row in chosen:
+        outcomes = (judge.outcome(bare[row.cell.id]), judge.outcome(patched[row.cell.id]))
+        assert judge.faults(row, entries[row.patch], rows.versions(stack), *outcomes) == []

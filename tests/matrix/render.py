@@ -1,0 +1,266 @@
+"""Writes what the matrix found: ``docs/compatibility*.md`` and ``verified`` in ``compat.toml``.
+
+python -m tests.matrix.render            write them
+python -m tests.matrix.render --check    exit 1 when they are not what the results say
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tests.lab import envs
+from tests.lab.envs import Stack
+from tests.matrix import judge, rows, store
+from tests.matrix.judge import Outcome
+from tests.matrix.rows import Row
+from tests.matrix.store import ROOT, Store
+
+COLUMNS = ("transformers", "deepspeed", "peft", "accelerate")
+NAMES = {"llamafactory": "LLaMA-Factory", "ms-swift": "ms-swift", "trl": "TRL"}
+NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl")
+MENDED, RIGHT, CHOICE, WRONG, ABSENT = "✗ → ✓", "✓", "✗ ⚠", "**?**", ""
+
+WORDS = {
+    "en": {
+        "title": "# Compatibility",
+        "intro": (
+            "Measured, not promised: every row below ran on every stack, two ranks over gloo, once without "
+            "vlmpatch and once with it. A run is right when it ends, every trainable tensor that learns with "
+            "checkpointing off has a gradient, all gradients equal those with checkpointing off (float32, "
+            "relative difference at most 1e-5), and no rank differs from the other. "
+            "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
+            "are in `data/compat/results.json`, the rows in `tests/matrix/rows.toml`."
+        ),
+        "dates": "Measured {first} to {last}, torch {torch}, Python 3.11, CPU.",
+        "legend": (
+            f"{MENDED} fails without vlmpatch, right with it · {RIGHT} right without and with it · {CHOICE} "
+            "fails, with a warning: the user's own choice, which stands · empty: the stack lacks what the "
+            "row needs, or it was not run"
+        ),
+        "stacks": "## Stacks",
+        "table": "## Results",
+        "frameworks": "## Frameworks",
+        "situation": "situation",
+        "failure": "failure",
+        "stack": "stack",
+        "about": "what it stands for",
+        "patches": "## Patches",
+        "patch": "patch",
+        "on": "verified on",
+        "elsewhere": "no row of this table; its own end-to-end test covers it",
+        "faults": "## Contradictions",
+        "nofaults": "No row contradicts a gate: {count} of {count} bear out what `compat.toml` says.",
+        "count": "{count} stacks",
+    },
+    "zh": {
+        "title": "# 兼容性",
+        "intro": (
+            "以下均为实测:每一行都在每个环境中以两个 rank(gloo)运行,一次不用 vlmpatch,一次使用。"
+            "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
+            "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
+            "`make matrix` 重新测量,`python -m tests.matrix.render` 生成本页;"
+            "结果见 `data/compat/results.json`,各行定义见 `tests/matrix/rows.toml`。"
+        ),
+        "dates": "测量日期 {first} 至 {last},torch {torch},Python 3.11,CPU。",
+        "legend": (
+            f"{MENDED} 不用 vlmpatch 失败,使用后正确 · {RIGHT} 用与不用都正确 · {CHOICE} "
+            "失败并给出警告:用户的显式选择,保持不变 · 空白:该环境缺少所需内容,或未运行"
+        ),
+        "stacks": "## 环境",
+        "table": "## 结果",
+        "frameworks": "## 框架",
+        "situation": "场景",
+        "failure": "问题",
+        "stack": "环境",
+        "about": "代表什么",
+        "patches": "## 补丁",
+        "patch": "补丁",
+        "on": "验证于",
+        "elsewhere": "不在本表中;由其自己的端到端测试覆盖",
+        "faults": "## 矛盾",
+        "nofaults": "没有与 gate 矛盾的行:{count} 行全部证实 `compat.toml`。",
+        "count": "{count} 个环境",
+    },
+}
+PAGES = {"en": ROOT / "docs" / "compatibility.md", "zh": ROOT / "docs" / "compatibility.zh-CN.md"}
+Pair = tuple[Outcome, Outcome]
+
+
+class Measured:
+    """The results, judged."""
+
+    def __init__(self, results: Store) -> None:
+        self.rows = rows.read()
+        self.stacks = {n: s for n, s in envs.read_stacks().items() if results.outcomes.get(n)}
+        self.entries = store.entries().entries
+        self.pairs: dict[tuple[str, str], Pair] = {}
+        self.faults: dict[tuple[str, str], list[str]] = {}
+        for name, stack in self.stacks.items():
+            for row in self.rows.values():
+                bare, patched = results.get(name, row.id, "bare"), results.get(name, row.id, "patched")
+                if bare and patched and row.runs_on(stack):
+                    self.pairs[name, row.id] = (bare, patched)
+                    entry = self.entries.get(row.patch)
+                    found = judge.faults(row, entry, rows.versions(stack), bare, patched)
+                    self.faults[name, row.id] = found
+
+    def symbol(self, stack: str, row: Row) -> str:
+        if (stack, row.id) not in self.pairs:
+            return ABSENT
+        if self.faults[stack, row.id]:
+            return WRONG
+        bare, patched = self.pairs[stack, row.id]
+        if bare.outcome == "right":
+            return RIGHT
+        return MENDED if patched.outcome == "right" else CHOICE
+
+    def verified(self) -> dict[str, list[str]]:
+        """Stacks on which a patch's failure was seen, and gone with it; by patch."""
+        found: dict[str, list[str]] = {}
+        for (stack, name), (bare, patched) in self.pairs.items():
+            row = self.rows[name]
+            proven = bare.outcome != "right" and row.patch in patched.applied
+            if row.patch and proven and not self.faults[stack, name]:
+                found.setdefault(row.patch, [])
+                if stack not in found[row.patch]:
+                    found[row.patch].append(stack)
+        return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix.render")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    asked = parser.parse_args()
+    measured = Measured(Store())
+    compat = Path(store.entries().path)
+    wanted = {path: page(measured, language) for language, path in PAGES.items()}
+    wanted[compat] = with_verified(compat.read_text(encoding="utf-8"), measured)
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
+    for path in stale:
+        print(f"{'not what the results say' if asked.check else 'written'}: {path.relative_to(ROOT)}")
+        if not asked.check:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(wanted[path], encoding="utf-8")
+    return 1 if stale and asked.check else 0
+
+
+# --- the pages ----------------------------------------------------------------------------------
+
+
+def page(measured: Measured, language: str) -> str:
+    words = WORDS[language]
+    plain = [name for name, stack in measured.stacks.items() if not rows.framework(stack)]
+    framed = [name for name in measured.stacks if name not in plain]
+    dates = sorted({outcome.date for pair in measured.pairs.values() for outcome in pair}) or ["–"]
+    torch = ", ".join(sorted({s.torch.partition("==")[2] for s in measured.stacks.values()}))
+    parts = [
+        words["title"],
+        words["intro"],
+        words["dates"].format(first=dates[0], last=dates[-1], torch=torch),
+        words["legend"],
+        _verdict(measured, words),
+        words["table"],
+        _results(measured, plain, language),
+        words["frameworks"],
+        _results(measured, framed, language),
+        words["stacks"],
+        _stacks(measured, words),
+        words["patches"],
+        _patches(measured, words),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _verdict(measured: Measured, words: Mapping[str, str]) -> str:
+    wrong = [(key, fault) for key, faults in measured.faults.items() for fault in faults]
+    if not wrong:
+        return words["nofaults"].format(count=len(measured.pairs))
+    lines = [f"- `{row}` · `{stack}`: {fault}" for (stack, row), fault in wrong]
+    return "\n".join([words["faults"], "", *lines])
+
+
+def _results(measured: Measured, stacks: Sequence[str], language: str) -> str:
+    words = WORDS[language]
+    shown = [row for row in measured.rows.values() if any((s, row.id) in measured.pairs for s in stacks)]
+    if not shown:
+        return ""
+    head = [words["situation"], words["failure"], *(_label(measured.stacks[name]) for name in stacks)]
+    body = [
+        [
+            f"{getattr(row, language)}<br>`{row.id}`",
+            " ".join(row.failures),
+            *(measured.symbol(s, row) for s in stacks),
+        ]
+        for row in shown
+    ]
+    return _table(head, body)
+
+
+def _label(stack: Stack) -> str:
+    installed = rows.versions(stack)
+    own = rows.framework(stack)
+    first = f"{NAMES[own]} {installed[own]}<br>" if own else ""
+    return f"{first}tf {installed['transformers']}<br>ds {installed['deepspeed']}"
+
+
+def _stacks(measured: Measured, words: Mapping[str, str]) -> str:
+    body = []
+    for name, stack in measured.stacks.items():
+        installed = rows.versions(stack)
+        own = rows.framework(stack)
+        about = stack.about + (f" ({NAMES[own]} {installed[own]})" if own else "")
+        body.append([f"`{name}`", *(installed.get(column, "") for column in COLUMNS), about])
+    return _table([words["stack"], *COLUMNS, words["about"]], body)
+
+
+def _patches(measured: Measured, words: Mapping[str, str]) -> str:
+    verified = measured.verified()
+    body = []
+    for name in measured.entries:
+        stacks = verified.get(name, [])
+        listed = ", ".join(f"`{stack}`" for stack in stacks)
+        told = f"{words['count'].format(count=len(stacks))}: {listed}" if stacks else words["elsewhere"]
+        body.append([f"`{name}`", told])
+    return _table([words["patch"], words["on"]], body)
+
+
+def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *body]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+# --- compat.toml --------------------------------------------------------------------------------
+
+
+def with_verified(text: str, measured: Measured) -> str:
+    """``compat.toml`` with the ``verified`` lists of the patches that have rows; the rest stays."""
+    found = measured.verified()
+    having_rows = {row.patch for row in measured.rows.values()}
+    blocks = re.split(r"(?m)^(?=\[\[patch\]\])", text)
+    return "".join(_verified_block(block, found, having_rows, measured.stacks) for block in blocks)
+
+
+def _verified_block(
+    block: str, found: Mapping[str, list[str]], having_rows: set[str], stacks: Mapping[str, Stack]
+) -> str:
+    named = re.search(r'(?m)^id = "(.+)"$', block)
+    if not named or named[1] not in having_rows:
+        return block
+    lines = "".join(f"  {line},\n" for line in _combinations(found.get(named[1], []), stacks))
+    value = f"[\n{lines}]" if lines else "[]"
+    return re.sub(r"(?ms)^verified = \[.*?\]$", lambda _: f"verified = {value}", block, count=1)
+
+
+def _combinations(names: Sequence[str], stacks: Mapping[str, Stack]) -> Iterator[str]:
+    for name in names:
+        installed = rows.versions(stacks[name])
+        pairs = ", ".join(f'{key} = "{installed[key]}"' for key in NAMED if key in installed)
+        yield f"{{ {pairs} }}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The matrix's own logic: what counts as a contradiction, what is stale, what is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomllib
+
+from tests.lab import envs
+from tests.lab.cell import Cell
+from tests.lab.cells import Result
+from tests.matrix import drift, judge, render, rows, store
+from tests.matrix.judge import Outcome
+from tests.matrix.rows import Row
+from tests.matrix.store import Store
+from vlmpatch.catalog import Entry
+
+STACKS = envs.read_stacks()
+STACK = STACKS["tf457-ds0182"]
+ENTRY = store.entries().entries["gradient-checkpointing-default"]
+FAILED = Outcome("error", "RuntimeError: ready only once")
+RIGHT = Outcome("right")
+APPLIED = Outcome("right", applied=("gradient-checkpointing-default",))
+
+
+def row(**changes: Any) -> Row:
+    given: dict[str, Any] = {"id": "r", "failures": ("F3",), "en": "", "zh": "", "cell": Cell()}
+    given |= {"patch": ENTRY.id, "fails": "error: ready only once"}
+    return Row(**{**given, **changes})
+
+
+def faults(bare: Outcome, patched: Outcome, entry: Entry | None = ENTRY, **changes: Any) -> str:
+    return " / ".join(judge.faults(row(**changes), entry, rows.versions(STACK), bare, patched))
+
+
+def test_a_row_that_bears_its_gate_out() -> None:
+    assert faults(FAILED, APPLIED) == ""
+    assert faults(RIGHT, RIGHT) == ""
+
+
+def test_a_gate_that_is_open_without_need() -> None:
+    assert "is applied, but the bare run is right" in faults(RIGHT, APPLIED)
+
+
+def test_a_gate_that_misses_the_bug() -> None:
+    assert "claims nothing here, but the bare run is error" in faults(FAILED, RIGHT)
+
+
+def test_another_failure_than_the_row_names() -> None:
+    assert "the bare run is error (out of memory)" in faults(Outcome("error", "out of memory"), APPLIED)
+
+
+def test_a_patch_that_does_not_help() -> None:
+    broken = dataclasses.replace(APPLIED, outcome="missing", detail="3 trainable tensors without gradient")
+    assert faults(FAILED, broken) == "with vlmpatch the run is missing (3 trainable tensors without gradient)"
+
+
+def test_a_narrower_claim_than_the_gate() -> None:
+    assert faults(RIGHT, APPLIED, where={"transformers": ">=5"}) == ""
+    assert "the bare run is right" in faults(RIGHT, APPLIED, where={"transformers": ">=4"})
+
+
+def test_the_users_own_choice_stands_with_its_warning() -> None:
+    said = dataclasses.replace(APPLIED, outcome="error", warned=("vlmpatch [x]: stands as said",))
+    assert faults(FAILED, said, warns="stands as said") == ""
+    silent = dataclasses.replace(said, warned=())
+    assert "the warning was not printed" in faults(FAILED, silent, warns="stands as said")
+
+
+def test_a_patch_in_trouble_and_one_that_does_not_exist() -> None:
+    assert "x failed or is in conflict" in faults(RIGHT, Outcome("right", troubled=("x",)))
+    assert "no patch" in faults(RIGHT, RIGHT, entry=None)
+
+
+def test_a_patch_no_row_needs_is_noted() -> None:
+    assert judge.unproven([(row(), RIGHT, APPLIED)]) == [ENTRY.id]
+    assert judge.unproven([(row(), RIGHT, APPLIED), (row(id="s"), FAILED, APPLIED)]) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({}, "right"),
+        ({"ok": False, "error": "boom"}, "error"),
+        ({"tensors": 0}, "error"),
+        ({"missing": ("a",)}, "missing"),
+        ({"difference": 1e-3}, "difference"),
+        ({"difference": float("nan")}, "difference"),
+        ({"between_ranks": 0.5, "missing": ("a",)}, "ranks"),
+    ],
+)
+def test_the_worst_thing_a_cell_shows(changes: dict[str, Any], outcome: str) -> None:
+    result = Result(
+        id="c",
+        ok=True,
+        error=None,
+        tensors=4,
+        missing=(),
+        difference=0.0,
+        between_ranks=0.0,
+        losses=(),
+        patches={"a": "applied", "b": "conflict", "c": "armed"},
+        digests=(),
+        log="x\nvlmpatch [a]: careful\n",
+        seconds=1.0,
+    )
+    found = judge.outcome(dataclasses.replace(result, **changes))
+    assert found.outcome == outcome
+    assert (found.applied, found.troubled, found.warned) == (("a",), ("b",), ("vlmpatch [a]: careful",))
+
+
+def test_results_survive_the_file(tmp_path: Path) -> None:
+    results = Store(tmp_path / "data" / "results.json")
+    found = dataclasses.replace(APPLIED, key="k", date="2026-01-01", versions={"torch": "2.13.0"})
+    results.put(STACK.name, "r", "bare", found)
+    results.save([STACK.name], ["r"])
+    assert Store(results.path).get(STACK.name, "r", "bare") == found
+    assert Store(results.path).get(STACK.name, "r", "patched") is None
+
+
+def test_what_makes_a_result_stale() -> None:
+    bare, patched = store.key(STACK, row(), "bare"), store.key(STACK, row(), "patched")
+    assert bare != patched
+    assert store.key(STACK, row(en="other words", id="other"), "bare") == bare
+    assert store.key(STACK, row(cell=Cell(engine="zero2")), "bare") != bare
+    moved = dataclasses.replace(STACK, packages=(*STACK.packages, "peft==0.99"))
+    assert store.key(moved, row(), "bare") != bare
+
+
+def test_only_patches_in_reach_make_the_patched_side_stale() -> None:
+    reach = store.patches(STACK)
+    assert "gradient-checkpointing-default" in reach
+    assert "gradient-checkpointing-default" not in store.patches(STACKS["tf523-ds0198"])
+    assert "swift-checkpoint-override" not in reach
+    assert "trainer-tokenizer-argument" not in reach  # its target is the user's own script
+
+
+def test_rows_name_patches_and_models_that_exist() -> None:
+    from tests.lab.tiny import KINDS
+    from tests.lab.zoo import ZOO
+
+    known = rows.read()
+    assert {r.patch for r in known.values()} - {""} <= store.entries().entries.keys()
+    assert {r.cell.kind for r in known.values()} <= {*KINDS, *ZOO}
+    assert all(any(r.runs_on(stack) for stack in STACKS.values()) for r in known.values())
+
+
+def test_there_are_stacks_on_both_ends() -> None:
+    seen = [rows.versions(stack) for stack in STACKS.values()]
+    assert len(STACKS) >= 9
+    for package in ("transformers", "deepspeed"):
+        assert len({versions[package] for versions in seen}) >= 9
+
+
+def test_pages_and_verified_lists_are_what_the_results_say() -> None:
+    """`python -m tests.matrix.render` writes them."""
+    measured = render.Measured(Store())
+    for language, path in render.PAGES.items():
+        assert path.read_text(encoding="utf-8") == render.page(measured, language)
+    compat = Path(store.entries().path).read_text(encoding="utf-8")
+    assert render.with_verified(compat, measured) == compat
+
+
+def test_verified_lists_are_toml_and_leave_the_rest_alone() -> None:
+    text = "".join(f'[[patch]]\nid = "{name}"\nverified = []\n\n' for name in (ENTRY.id, "x"))
+    measured = render.Measured(Store(Path("/nonexistent")))
+    measured.stacks = {STACK.name: STACK}
+    measured.pairs = {(STACK.name, "ddp-unused"): (FAILED, APPLIED)}
+    measured.faults = {(STACK.name, "ddp-unused"): []}
+    once = render.with_verified(text, measured)
+    first, second = tomllib.loads(once)["patch"]
+    assert [entry["transformers"] for entry in first["verified"]] == ["4.57.6"]
+    assert second["verified"] == []
+    assert render.with_verified(once, measured) == once
+
+
+# --- drift ----------------------------------------------------------------------------------------
+
+
+def probe(version: str, says: str, gate: bool = True, digest: str = "a") -> dict[str, Any]:
+    target = {"says": says, "reason": "because", "parts": {"f": digest}}
+    patch = {"gate": gate, "why": f"transformers {version}", "targets": {"transformers.x": target}}
+    return {"versions": {"transformers": version}, "patches": {"p": patch}}
+
+
+def drifted(seen: dict[str, Any], recorded: dict[str, Any]) -> list[str]:
+    entry = ENTRY._replace(id="p", requires={"transformers": ">=4"})
+    return [line[:4].strip() for line in drift.report(seen, recorded, {"p": entry})]
+
+
+def test_drift() -> None:
+    old = {"old": probe("4.0", "bug"), "older": probe("3.0", "bug", digest="z")}
+    assert drifted(probe("5.0", "bug"), old) == ["ok"]
+    assert drifted(probe("5.0", "bug", digest="b"), old) == ["READ"]
+    assert drifted(probe("5.0", "no bug"), old)[0] == "ACT"
+    assert drifted(probe("5.0", "no bug", gate=False), old) == ["ok"]
+    assert drifted(probe("5.0", "bug", gate=False), old) == ["ACT"]
+    assert drifted(probe("5.0", "unrecognised"), old) == ["ACT"]
+
+
+def test_recorded_shapes_cover_the_stacks() -> None:
+    assert set(json.loads(drift.SHAPES.read_text())) == set(STACKS)
