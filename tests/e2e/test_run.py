@@ -1,0 +1,42 @@
+"""``python -m vlmpatch run`` reaches the workers of every launcher; bare, the same workers have none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab import envs, launch
+
+LAUNCHERS = {
+    "torchrun": ["torchrun", "--nproc_per_node", "2", "--master_port", "PORT"],
+    "accelerate": [
+        "accelerate",
+        "launch",
+        "--multi_gpu",
+        "--num_processes",
+        "2",
+        "--main_process_port",
+        "PORT",
+    ],
+    "deepspeed": ["deepspeed", "--num_gpus", "2", "--master_port", "PORT"],
+}
+WORKER = """
+import os, sys
+print("rank", os.environ["RANK"], "vlmpatch" in sys.modules, flush=True)
+"""
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize("with_run", [True, False])
+def test_workers(launcher: str, with_run: bool, tmp_path: Path) -> None:
+    stack = envs.read_stacks()["tf457-ds0182"]
+    envs.make(stack)
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    command = [word.replace("PORT", str(launch.free_port())) for word in LAUNCHERS[launcher]]
+    prefix = ["python", "-m", "vlmpatch", "run"] if with_run else []
+    done = launch.run(stack, [*prefix, *command, script], limit=120)
+    assert done.rc == 0, str(done)
+    said = sorted(line for line in done.output.splitlines() if line.startswith("rank "))
+    assert said == [f"rank 0 {with_run}", f"rank 1 {with_run}"]
