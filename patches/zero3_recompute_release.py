@@ -16,6 +16,9 @@ moment (an input without grad, an output nobody used, a forward cut short by che
 those go when the backward of a module around them ends, and at the latest when the whole backward
 does. A backward that ends in an exception has no end; what it left goes at the next forward.
 
+A frozen embedding, whose output requires grad because a hook says so (``enable_input_require_grads``),
+computes nothing in the backward and is not gathered for it.
+
 DeepSpeed 0.19.3 ended the crash by attributing frozen parameters to the module whose backward caused
 the recompute. Both work side by side: a parameter is emptied when nobody holds it any more.
 
@@ -108,6 +111,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     offload = module.DeepSpeedZeRoOffload
     task = torch._C._current_graph_task_id  # -1 outside a backward
     compiling = torch.compiler.is_compiling
+    embedding = torch.nn.Embedding
     kept = Kept(offload.post_sub_module_forward_function)
 
     def before_forward(original: Release, self: Any, sub_module: Any) -> None:
@@ -123,6 +127,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
             original(self, sub_module)
 
     def before_backward(original: Release, self: Any, sub_module: Any) -> None:
+        if isinstance(sub_module, embedding) and not sub_module.weight.requires_grad:
+            return
         if not _is_left_alone(self):
             kept.note(self, sub_module, task())
         original(self, sub_module)
