@@ -34,7 +34,8 @@ WORLD = 2
 LIMIT = 90.0  # seconds a cell may take
 GRACE = 10.0  # seconds the other rank may take once one has failed
 ENGINES = ("none", "ddp", "ddp_unused", "fsdp2", "zero1", "zero2", "zero3")
-TUNINGS = ("lora", "lora_llm", "full")  # LoRA on every block, on the language model's only, none
+# LoRA on every block; on the language model's only; on every block and modules_to_save; none
+TUNINGS = ("lora", "lora_llm", "lora_saved", "full")
 CHECKPOINTING = (
     "off",
     "default",

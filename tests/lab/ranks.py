@@ -94,7 +94,8 @@ def prepare(cell: Cell, folder: Path) -> Any:
         model = peft.prepare_model_for_kbit_training(model)
     lora = cell.tuning != "full"
     if lora:
-        model = add_lora(model, vision=cell.tuning == "lora")
+        saved = ["merger"] if cell.tuning == "lora_saved" else None
+        model = add_lora(model, vision=cell.tuning != "lora_llm", saved=saved)
     arguments: dict[str, tuple[Any, ...]] = {
         "default": (),
         "empty": ({},),
@@ -108,7 +109,7 @@ def prepare(cell: Cell, folder: Path) -> Any:
     return model
 
 
-def add_lora(model: torch.nn.Module, vision: bool) -> torch.nn.Module:
+def add_lora(model: torch.nn.Module, vision: bool, saved: list[str] | None = None) -> Any:
     """LoRA on every linear layer inside a numbered block: those are what checkpointing recomputes."""
     targets = [
         name
@@ -119,7 +120,8 @@ def add_lora(model: torch.nn.Module, vision: bool) -> torch.nn.Module:
         and (vision or not any(tower in name for tower in ("visual", "vision")))
     ]
     torch.manual_seed(1)
-    tuned = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets))
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, modules_to_save=saved)
+    tuned = peft.get_peft_model(model, config)
     for name, parameter in tuned.named_parameters():
         if "lora_B" in name:  # zero at first, which would make every gradient of A zero
             torch.nn.init.normal_(parameter, std=0.1)

@@ -4,7 +4,6 @@
     python -m tests.matrix.drift transformers==5.23.0 deepspeed==0.19.8
     python -m tests.matrix.drift tf523-ds0198             a stack of stacks.toml
     python -m tests.matrix.drift --record                 remember how the targets look on every stack
-    python -m tests.matrix.drift --bisect PATCH transformers 4.44.0 5.23.0
 
 Releases are fetched alone (no dependencies) into a folder of their own and only read. The report
 compares with the recorded stack that is nearest below (``data/compat/shapes.json``): which targets
@@ -23,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from tests.lab import envs, launch
@@ -40,11 +38,8 @@ def main() -> int:
     parser.add_argument("what", nargs="*", help="a stack, or DISTRIBUTION==VERSION ...")
     parser.add_argument("--newest", action="store_true", help="look at the newest releases")
     parser.add_argument("--record", action="store_true", help="remember the stacks that are made")
-    parser.add_argument("--bisect", nargs=4, metavar=("PATCH", "DISTRIBUTION", "LOW", "HIGH"))
     asked = parser.parse_args()
     stacks = envs.read_stacks()
-    if asked.bisect:
-        return bisect(*asked.bisect)
     if asked.record:
         return record([stack for stack in stacks.values() if stack.complete])
     pins = [f"{name}=={releases(name)[-1]}" for name in FOLLOWED] if asked.newest else asked.what
@@ -66,9 +61,15 @@ def in_stack(stack: Stack) -> Probe:
     return _probe(stack.python, launch.environment(stack))
 
 
-def in_releases(pins: Sequence[str], folder: Path | None = None) -> Probe:
-    """Fetch ``pins`` without what they depend on, beside torch of the newest stack, and look."""
-    folder = folder or envs.cache_root() / "drift" / "_".join(sorted(pins)).replace("==", "-")
+def in_releases(pins: Sequence[str]) -> Probe:
+    """Look at ``pins`` beside torch of the newest stack, with nothing else installed."""
+    path = os.pathsep.join(str(folder) for folder in (store.ROOT, fetched(pins), _torch()))
+    return _probe(Path(sys.executable), {**os.environ, "PYTHONPATH": path})
+
+
+def fetched(pins: Sequence[str]) -> Path:
+    """A folder with ``pins`` and nothing they depend on."""
+    folder = envs.cache_root() / "drift" / "_".join(sorted(pins)).replace("==", "-")
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         fetch = [sys.executable, "-m", "uv", "-q", "pip", "install", "--no-deps", "--target", str(folder)]
@@ -76,17 +77,21 @@ def in_releases(pins: Sequence[str], folder: Path | None = None) -> Probe:
         done = subprocess.run([*fetch, *pins], env=env, capture_output=True, text=True, check=False)
         if done.returncode:
             raise SystemExit(done.stderr)
-        _link_torch(folder)
         (folder / "complete").touch()
-    return _probe(Path(sys.executable), {**os.environ, "PYTHONPATH": f"{store.ROOT}{os.pathsep}{folder}"})
+    return folder
 
 
-def _link_torch(folder: Path) -> None:
+def _torch() -> Path:
+    """A folder that holds torch and nothing else."""
+    folder = envs.cache_root() / "drift" / "torch"
+    folder.mkdir(parents=True, exist_ok=True)
     made = [stack for stack in envs.read_stacks().values() if stack.complete]
-    if made:
-        site = next((made[-1].folder / "lib").glob("python*")) / "site-packages"
-        for part in (site / "torch", *site.glob("torch-*.dist-info")):
+    site = next((made[-1].folder / "lib").glob("python*")) / "site-packages" if made else folder
+    for part in (site / "torch", *site.glob("torch-*.dist-info")):
+        if not (folder / part.name).exists():
+            (folder / part.name).unlink(missing_ok=True)
             (folder / part.name).symlink_to(part)
+    return folder
 
 
 def _probe(python: Path, env: Mapping[str, str]) -> Probe:
@@ -137,7 +142,7 @@ def _bounds(name: str, found: Probe, recorded: Mapping[str, Probe]) -> list[str]
     if not last:
         return []  # what decides lies in the user's own files
     reason = looks[0]["reason"]
-    return [f"ACT  {name}: gone ({reason}); last seen on {last[-1]}. Set an upper bound; --bisect finds it"]
+    return [f"ACT  {name}: gone ({reason}); last seen on {last[-1]}. Bound it (tests.matrix.bisect)"]
 
 
 def _has_bug(probe: Probe, name: str) -> bool:
@@ -189,7 +194,7 @@ def _nearest(
     return stack, patch
 
 
-# --- exact releases -----------------------------------------------------------------------------
+# --- the registry -----------------------------------------------------------------------------
 
 
 def releases(distribution: str) -> list[str]:
@@ -199,28 +204,6 @@ def releases(distribution: str) -> list[str]:
     listed = next(line for line in done.stdout.splitlines() if line.startswith("Available versions:"))
     found = [Version(text) for text in listed.partition(":")[2].split(",")]
     return [str(version) for version in sorted(found) if not version.is_prerelease]
-
-
-def bisect(patch: str, distribution: str, low: str, high: str) -> int:
-    """Find the first release in which the look of ``patch`` says something else than in ``low``."""
-    span = [v for v in releases(distribution) if v in SpecifierSet(f">={low},<={high}")]
-
-    def says(version: str) -> str:
-        targets = in_releases([f"{distribution}=={version}"])["patches"][patch]["targets"]
-        said = ", ".join(sorted({look["says"] for look in targets.values()} - {"absent"})) or "absent"
-        print(f"{distribution} {version}: {said}", flush=True)
-        return said
-
-    first = says(span[0])
-    if says(span[-1]) == first:
-        print(f"{patch}: the same at both ends")
-        return 1
-    below, above = 0, len(span) - 1
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (middle, above) if says(span[middle]) == first else (below, middle)
-    print(f"{patch}: changes between {distribution} {span[below]} and {span[above]}")
-    return 0
 
 
 if __name__ == "__main__":
