@@ -6,7 +6,8 @@ insists that both have as many.
 
 Since torch 2.10.0, with every DeepSpeed from 0.11.0; transformers 5.1.0 builds its scheduler later.
 
-The change: when DeepSpeed removes groups, the scheduler it was given forgets them as well.
+The change: when DeepSpeed has removed groups of an optimizer, the schedulers built on it forget them as
+well. DeepSpeed is seldom told of the scheduler, so schedulers are noted, weakly, when they are made.
 
 Upstream: https://github.com/huggingface/transformers/pull/43711
 """
@@ -15,35 +16,48 @@ from __future__ import annotations
 
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-_METHOD = "_configure_optimizer"
+_ENGINE, _METHOD = "DeepSpeedEngine", "_configure_optimizer"
+_SCHEDULER = "LRScheduler"
 _PER_GROUP = ("base_lrs", "lr_lambdas", "_last_lr")
+_schedulers: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()  # by optimizer
 
 
 def look(code: Code) -> str | None:
-    """DeepSpeed must remove the groups where it sets the optimizer up."""
-    function = code.function(f"DeepSpeedEngine.{_METHOD}")
+    """DeepSpeed must remove groups where it sets the optimizer up, and torch count them."""
+    if code.function(f"{_SCHEDULER}.__init__") is not None:
+        return None if "strict=True" in code.source else "torch does not count the groups here"
+    function = code.function(f"{_ENGINE}.{_METHOD}")
     if function is None or "client_optimizer" not in function.parameters:
-        raise Unrecognised(f"DeepSpeedEngine.{_METHOD} takes no client_optimizer")
+        raise Unrecognised(f"{_ENGINE}.{_METHOD} takes no client_optimizer")
     if 'len(pg["params"]) != 0' not in function:
         return "DeepSpeed removes no empty parameter groups here"
     return None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Keep the scheduler in step with the groups."""
+    """Note schedulers as they are made; keep them in step with the groups."""
+    if hasattr(module, _ENGINE):
+        patch.wrap(getattr(module, _ENGINE), _METHOD, _keeping_step)
+    else:
+        patch.wrap(getattr(module, _SCHEDULER), "__init__", _noted)
 
-    def in_step(original: Any, self: Any, client_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        groups = list(getattr(client_optimizer, "param_groups", ()))
-        kept = [bool(group["params"]) for group in groups]
-        result = original(self, client_optimizer, *args, **kwargs)
-        if not all(kept) and len(getattr(client_optimizer, "param_groups", ())) == sum(kept):
-            _forget(getattr(self, "client_lr_scheduler", None), kept)
-        return result
 
-    patch.wrap(module.DeepSpeedEngine, _METHOD, in_step)
+def _noted(original: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, optimizer, *args, **kwargs)
+    _schedulers.setdefault(optimizer, WeakSet()).add(self)
+
+
+def _keeping_step(original: Any, self: Any, client_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    kept = [bool(group["params"]) for group in getattr(client_optimizer, "param_groups", ())]
+    result = original(self, client_optimizer, *args, **kwargs)
+    if not all(kept) and len(client_optimizer.param_groups) == sum(kept):
+        for scheduler in _schedulers.get(client_optimizer, ()):
+            _forget(scheduler, kept)
+    return result
 
 
 def _forget(scheduler: Any, kept: list[bool]) -> None:

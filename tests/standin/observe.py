@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import faulthandler
+import importlib
 import json
 import multiprocessing
 import os
@@ -53,6 +54,7 @@ class Cell:
     accumulate: int = 1
     steps: int = 4
     script: str = "finetune"  # folder under --folder
+    without: tuple[str, ...] = ()  # patches taken back before the script starts
     flags: tuple[str, ...] = ()  # added to the command line
     drop: tuple[str, ...] = ()  # taken from it
 
@@ -62,13 +64,14 @@ class Cell:
         parts += [self.engine, self.tuning, self.data, f"b{self.batch}"]
         parts += [self.kwargs if self.checkpointing else "off"]
         parts += [f"ga{self.accumulate}"] if self.accumulate > 1 else []
+        parts += [f"no-{name}" for name in self.without]
         parts += [flag.lstrip("-") for flag in self.flags]
         return "-".join(parts)
 
     @property
     def reference(self) -> Cell:
         """The same training with checkpointing off."""
-        return dataclasses.replace(self, checkpointing=False, kwargs="own")
+        return dataclasses.replace(self, checkpointing=False, kwargs="own", without=())
 
 
 def command_line(cell: Cell, folder: Path, output: Path) -> list[str]:
@@ -142,6 +145,8 @@ def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> Non
     watch = Watch(work / f"rank{rank}.pt")
     report: dict[str, Any] = {"error": ""}
     try:
+        if cell.without:
+            importlib.import_module("vlmpatch").undo(*cell.without)
         script = work / "script" / "finetune.py"
         sys.path.insert(0, str(script.parent))
         sys.argv = [str(script), *command_line(cell, folder, work / "output")]
@@ -176,7 +181,6 @@ class Watch:
     def install(self, cell: Cell) -> None:
         import deepspeed
         import peft
-        import torch
         import transformers
 
         from tests.lab.ranks import wait_for_every_collective
@@ -314,9 +318,8 @@ def main() -> None:
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
 
-    from tests.lab import ranks
-
-    ranks.load_extension()
+    # Its shared-memory collectives are compiled at first use, for minutes; gloo does without.
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
     for row in json.loads(options.cells.read_text()):
         row = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
         print(json.dumps(run_cell(Cell(**row), options.folder.resolve(), options.out.resolve())), flush=True)
