@@ -64,7 +64,7 @@ def run(
     """Run ``cells`` in one process of ``stack``; returns the result of each by its id."""
     cells = list(dict.fromkeys(cells))
     launch.warm_up(stack)
-    models = {kind: launch.checkpoint(stack, kind) for kind in sorted({cell.kind for cell in cells})}
+    models = launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
     out.mkdir(parents=True, exist_ok=True)
     write_cells(out / "cells.json", cells)
     command: list[str | Path] = ["python", "-m", "tests.lab.cell", out / "cells.json", "--out", out]

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -142,22 +142,37 @@ def warm_up(stack: Stack) -> None:
 
 def checkpoint(stack: Stack, kind: str) -> Path:
     """The tiny checkpoint of ``kind`` for this stack's transformers, made once."""
+    return checkpoints(stack, [kind])[kind]
+
+
+def checkpoints(stack: Stack, kinds: Iterable[str]) -> dict[str, Path]:
+    """The tiny checkpoints of all ``kinds``, those that are missing made by one process."""
     envs.make(stack)
-    pin = next(p for p in stack.packages if p.startswith("transformers=="))
-    sources = ["zoo.py", "internvl_repo/modeling_tiny_internvl.py"] if kind in ZOO else ["tiny.py"]
-    recipe = hashlib.sha256(b"".join((ROOT / "tests" / "lab" / s).read_bytes() for s in sources)).hexdigest()[
-        :8
-    ]
-    folder = envs.cache_root() / "models" / f"{kind}-{pin.partition('==')[2]}-{recipe}"
-    with envs.locked(folder.with_suffix(".lock")):
-        if not (folder / "complete").exists():
+    folders = {kind: _checkpoint_folder(stack, kind) for kind in kinds}
+    with envs.locked(envs.cache_root() / "models" / f"{_transformers(stack)}.lock"):
+        missing = {kind: f for kind, f in folders.items() if not (f / "complete").exists()}
+        for folder in missing.values():
             shutil.rmtree(folder, ignore_errors=True)
-            finished = run(stack, ["python", "-m", "tests.lab.tiny", kind, folder], limit=120)
+        if missing:
+            pairs = [f"{kind}={folder}" for kind, folder in missing.items()]
+            command = ["python", "-m", "tests.lab.checkpoints", *pairs]
+            finished = run(stack, command, limit=120 + 30 * len(pairs))
             if finished.rc != 0:
                 raise RuntimeError(str(finished))
+        for folder in missing.values():
             (folder / "complete").touch()
-            print(f"[{stack.name}] {finished.output.splitlines()[-1]}", flush=True)
-    return folder
+            print(f"[{stack.name}] made {folder}", flush=True)
+    return folders
+
+
+def _checkpoint_folder(stack: Stack, kind: str) -> Path:
+    sources = ["zoo.py", "internvl_repo/modeling_tiny_internvl.py"] if kind in ZOO else ["tiny.py"]
+    recipe = hashlib.sha256(b"".join((ROOT / "tests" / "lab" / name).read_bytes() for name in sources))
+    return envs.cache_root() / "models" / f"{kind}-{_transformers(stack)}-{recipe.hexdigest()[:8]}"
+
+
+def _transformers(stack: Stack) -> str:
+    return next(pin for pin in stack.packages if pin.startswith("transformers==")).partition("==")[2]
 
 
 def _ends_within(process: subprocess.Popen[bytes], limit: float) -> bool:

@@ -52,17 +52,18 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--engine", choices=["ddp", "zero2"], default="ddp")
     parser.add_argument("--forwards", type=int, choices=[1, 2], default=1)
-    parser.add_argument("--output", default="/tmp/vlmpatch-train-hf")
+    parser.add_argument("--output_dir", default="/tmp/vlmpatch-train-hf")
     parser.add_argument("--import-vlmpatch", action="store_true")
+    parser.add_argument("--no-checkpointing", action="store_true", help="what the losses should be")
     asked = parser.parse_args()
 
     arguments = TrainingArguments(
-        output_dir=asked.output,
+        output_dir=asked.output_dir,
         per_device_train_batch_size=1,
         max_steps=4,
         learning_rate=1e-3,
         lr_scheduler_type="constant",
-        gradient_checkpointing=True,
+        gradient_checkpointing=not asked.no_checkpointing,
         logging_steps=1,
         save_strategy="no",
         report_to=[],

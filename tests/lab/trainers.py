@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,8 @@ LOST_AFTER = 1  # optimizer steps a framework takes
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     """Train ``cell`` with its framework; the gradients of the first step go to ``out``."""
     recorded = record(out)
-    TRAINERS[cell.trainer](cell, folder, out.parent / f"{out.stem}-output")
+    with tempfile.TemporaryDirectory(prefix="trainer-") as output:
+        TRAINERS[cell.trainer](cell, folder, Path(output) / "output")
     if not recorded:
         raise RuntimeError(f"{cell.trainer} took no optimizer step")
     return {"losses": [], "digest": None}
@@ -54,7 +56,14 @@ def record(out: Path) -> list[str]:
         torch.save({n: g.detach().float().clone() for n, g in named if g is not None}, out)
 
     models: list[Any] = []
-    importlib.import_module("transformers.trainer").DEFAULT_CALLBACKS.append(Recorder)
+    handler = importlib.import_module("transformers.trainer_callback").CallbackHandler
+    set_up = handler.__init__
+
+    def set_up_with_recorder(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_up(self, *args, **kwargs)
+        self.callbacks.append(Recorder())
+
+    handler.__init__ = set_up_with_recorder
     deepspeed = importlib.import_module("deepspeed")
     step = deepspeed.DeepSpeedEngine.step
 

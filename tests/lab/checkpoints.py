@@ -1,0 +1,20 @@
+"""Makes several tiny checkpoints after one import: ``python -m tests.lab.checkpoints KIND=FOLDER ...``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.lab.tiny import KINDS, build
+from tests.lab.zoo import ZOO
+
+
+def main() -> None:
+    for pair in sys.argv[1:]:
+        kind, _, folder = pair.partition("=")
+        made = ZOO[kind](Path(folder)) if kind in ZOO else build(KINDS[kind], Path(folder))
+        print(f"{kind}: {made:,} parameters in {folder}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
