@@ -1,0 +1,277 @@
+"""MiniCPM-V is recognised by what its files do; nobody else's files are."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import vlmpatch  # noqa: F401  (makes vlmpatch.patches importable in a checkout)
+from vlmpatch.api import Patch
+from vlmpatch.code import Code
+from vlmpatch.journal import Journal
+
+SCRIPT_TRAINER = """
+from transformers import Trainer
+from transformers.trainer import *
+
+class CPMTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        return self.model(data=inputs).loss
+
+    def training_step(self, model, inputs):
+        loss = self.compute_loss(model, inputs)
+        if self.use_apex:
+            pass
+        self.accelerator.backward(loss)
+        return loss.detach() / self.args.gradient_accumulation_steps
+
+    def _save(self, output_dir):
+        self.model.save_pretrained(output_dir, safe_serialization=self.args.save_safetensors)
+"""
+FIRST_TRAINER = """
+class CPMTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        embedding, _ = self.model.get_vllm_embedding(inputs)
+        return self.model.llm(inputs_embeds=embedding).loss
+"""
+OTHER_TRAINER = """
+class OtherTrainer(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False):
+        self.model.eval()
+        return model(**inputs).loss
+
+    def training_step(self, model, inputs):
+        self.accelerator.backward(self.compute_loss(model, inputs))
+"""
+MODEL_26 = """
+from .resampler import Resampler
+
+class MiniCPMV(MiniCPMVPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+
+    def get_vllm_embedding(self, data):
+        embedding.scatter_(0, places, features)
+"""
+# MiniCPM-V-2 has a timm tower, MiniCPM-Llama3-V-2.5 a Llama; both name their class alike.
+MODEL_2 = """
+from timm.models import create_model
+from .resampler import Resampler
+
+class MiniCPMV(MiniCPMVPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+        self.llm = MiniCPMForCausalLM(config)
+        self.vpm = create_model(config.vision_encoder)
+
+    def get_vllm_embedding(self, data):
+        embedding.scatter_(0, places, features)
+"""
+MODEL_OMNI = """
+class MiniCPMO(MiniCPMOPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+"""
+DATASET = """
+def conversation_to_ids_qwen2(conversation, tokenizer):
+    return np.array(tokenizer.apply_chat_template(conversation, tokenize=True))
+"""
+OF_TRAINERS = (
+    "trainer_self_model_under_ddp",
+    "trainer_accumulated_gradients",
+    "trainer_training_step_signature",
+    "trainer_use_apex",
+    "trainer_save_safetensors",
+    "trainer_tokenizer_argument",
+)
+OF_MODELS = (
+    "minicpmv_init_arguments",
+    "minicpmv_missing_post_init",
+    "minicpmv_position_table",
+    "minicpmv_inplace_embeddings",
+)
+
+
+def patch_file(name: str) -> Any:
+    return importlib.import_module(f"vlmpatch.patches.{name}")
+
+
+def look(name: str, source: str) -> str | None:
+    found: str | None = patch_file(name).look(Code("m", "m.py", source))
+    return found
+
+
+def handle() -> Patch:
+    return Patch("test", Journal())
+
+
+@pytest.mark.parametrize("name", OF_TRAINERS)
+def test_the_script_is_recognised(name: str) -> None:
+    assert look(name, SCRIPT_TRAINER) is None
+
+
+@pytest.mark.parametrize("name", OF_TRAINERS)
+def test_another_trainer_is_left_alone(name: str) -> None:
+    assert look(name, OTHER_TRAINER) == "this module is not the trainer of MiniCPM-V's fine-tune script"
+
+
+def test_the_first_generation_of_the_script_is_recognised() -> None:
+    assert look("trainer_self_model_under_ddp", FIRST_TRAINER) is None
+    assert look("trainer_accumulated_gradients", FIRST_TRAINER) == "training_step is not overridden"
+
+
+def test_a_mended_script_needs_nothing() -> None:
+    divided = SCRIPT_TRAINER.replace(
+        "        self.accelerator.backward",
+        "        loss = loss / self.args.gradient_accumulation_steps\n        self.accelerator.backward",
+    )
+    assert look("trainer_accumulated_gradients", divided) == "training_step divides the loss itself"
+    counted = SCRIPT_TRAINER.replace(
+        "training_step(self, model, inputs)", "training_step(self, model, inputs, num_items_in_batch=None)"
+    )
+    assert look("trainer_training_step_signature", counted) is not None
+    assert look("chat_template_dict", DATASET.replace("tokenize=True", "return_dict=False")) is not None
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+@pytest.mark.parametrize("source", [MODEL_26, MODEL_2])
+def test_the_generations_of_the_model_are_recognised(name: str, source: str) -> None:
+    assert look(name, source) is None
+
+
+@pytest.mark.parametrize("name", OF_MODELS)
+def test_another_model_is_left_alone(name: str) -> None:
+    assert look(name, MODEL_OMNI) == "this module has no MiniCPMV class"
+
+
+def test_a_mended_model_needs_nothing() -> None:
+    assert look(
+        "minicpmv_missing_post_init", MODEL_26.replace("(config)\n", "(config)\n        self.post_init()\n")
+    )
+    assert look("minicpmv_init_arguments", MODEL_26.replace("self, config", "self, config, **kwargs"))
+
+
+def test_the_dataset_gets_ids_and_nobody_else() -> None:
+    assert look("chat_template_dict", DATASET) is None
+    assert look("chat_template_dict", "def other(): ...") is not None
+
+    class Tokenizer:
+        def apply_chat_template(self, chat: Any, return_dict: bool = True) -> Any:
+            return {"input_ids": [1]} if return_dict else [1]
+
+    module = ModuleType("dataset")
+    module.conversation_to_ids_qwen2 = lambda chat, tokenizer: tokenizer.apply_chat_template(chat)  # type: ignore[attr-defined]
+    tokenizer = Tokenizer()
+    patch_file("chat_template_dict").apply(handle(), module)
+    assert module.conversation_to_ids_qwen2([], tokenizer) == [1]
+    assert tokenizer.apply_chat_template([]) == {"input_ids": [1]}
+
+
+def test_lost_names_are_those_used_and_nowhere_bound() -> None:
+    lost = patch_file("_star_imports").lost_typing_names
+    source = (
+        "from m import *\nfrom typing import Any\ndef f(a: Dict, b: Any, c: list, d: Tuple) -> Unknown: ..."
+    )
+    assert set(lost(source, "m", {"Tuple"})) == {"Dict"}
+    assert lost(source, "another", set()) == {}
+    assert lost("def f(a: Dict): ...", "m", set()) == {}
+
+
+@dataclasses.dataclass
+class Arguments:
+    eval_strategy: str = "no"
+    warmup_steps: float = 0
+    tune_vision: bool = True
+    tune_llm: bool = True
+
+
+@dataclasses.dataclass
+class OtherArguments:
+    eval_strategy: str = "no"
+
+
+def parsed(part: type, words: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    class HfArgumentParser:
+        dataclass_types = (part,)
+
+        def parse_args_into_dataclasses(self, args: Any = None) -> Any:
+            return sys.argv[1:] if args is None else args
+
+    monkeypatch.setattr(sys, "argv", ["finetune.py", *words])
+    patch_file("renamed_training_flags").apply(handle(), SimpleNamespace(HfArgumentParser=HfArgumentParser))
+    found: list[str] = HfArgumentParser().parse_args_into_dataclasses()
+    return found
+
+
+def test_old_flags_become_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR", raising=False)
+    words = [
+        "--evaluation_strategy",
+        "steps",
+        "--warmup_ratio=0.01",
+        "--logging_dir",
+        "logs",
+        "--tune_llm",
+        "no",
+    ]
+    assert parsed(Arguments, words, monkeypatch) == [
+        *("--eval_strategy", "steps", "--warmup_steps=0.01", "--tune_llm", "no"),
+    ]
+    assert os.environ["TENSORBOARD_LOGGING_DIR"] == "logs"
+    monkeypatch.delenv("TENSORBOARD_LOGGING_DIR")
+
+
+def test_flags_of_other_scripts_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["--evaluation_strategy", "steps"]
+    assert parsed(OtherArguments, words, monkeypatch) == words
+
+
+def test_a_dropped_group_is_forgotten_by_its_scheduler_only() -> None:
+    class LRScheduler:
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+            self.base_lrs = [1.0, 2.0]
+
+    class DeepSpeedEngine:
+        def _configure_optimizer(self, client_optimizer: Any, model_parameters: Any) -> None:
+            groups = client_optimizer.param_groups
+            groups[:] = [group for group in groups if group["params"]]
+
+    class Optimizer:
+        def __init__(self) -> None:
+            self.param_groups = [{"params": []}, {"params": [1]}]
+
+    patches = patch_file("deepspeed_dropped_group")
+    patches.apply(handle(), SimpleNamespace(LRScheduler=LRScheduler))
+    patches.apply(handle(), SimpleNamespace(DeepSpeedEngine=DeepSpeedEngine))
+    optimizer, bystander = Optimizer(), LRScheduler(Optimizer())
+    scheduler = LRScheduler(optimizer)
+    DeepSpeedEngine()._configure_optimizer(optimizer, None)
+    assert scheduler.base_lrs == [2.0]
+    assert bystander.base_lrs == [1.0, 2.0]
+
+
+def test_an_automatic_warmup_of_zero_becomes_one() -> None:
+    class HfTrainerDeepSpeedConfig:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def get_value(self, key: str) -> Any:
+            return self.value
+
+        def fill_match(self, ds_key_long: str, hf_val: Any, hf_key: Any = None) -> Any:
+            return hf_val
+
+    patch_file("deepspeed_no_warmup").apply(
+        handle(), SimpleNamespace(HfTrainerDeepSpeedConfig=HfTrainerDeepSpeedConfig)
+    )
+    key = "scheduler.params.warmup_num_steps"
+    assert HfTrainerDeepSpeedConfig("auto").fill_match(key, 0) == 1
+    assert HfTrainerDeepSpeedConfig(0).fill_match(key, 0) == 0
+    assert HfTrainerDeepSpeedConfig("auto").fill_match("scheduler.params.total_num_steps", 0) == 0
