@@ -1,0 +1,663 @@
+"""One ZeRO-3 training after another, in one process of a stack: what is gathered, kept and learnt.
+
+    python -m bench.zero3_gather_ranks RUNS.json --out DIR
+
+runs in an environment with torch, transformers, peft and deepspeed. ``RUNS.json`` is a list of runs (the
+fields of ``Run``); for each, one JSON line goes to standard output. On a CPU the ranks are forked after
+the imports, on a GPU each is a process of its own.
+
+    python -m bench.zero3_gather_ranks --table --device cuda --world 1 --size 2b --tuning lora
+
+measures the modes of one training there and prints them as a Markdown table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import dataclasses
+import json
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LIMIT = 300.0  # seconds a run on a CPU may take
+# Sizes of a Qwen2-VL: hidden, intermediate, layers, heads, key-value heads, vocabulary; the vision tower's
+# depth, width and patch size; image patches a side.
+SIZES = {
+    "tiny": ((128, 256, 4, 4, 2, 64), (4, 32, 8), 4),
+    "small": ((64, 128, 2, 4, 2, 64), (2, 32, 8), 4),
+    "2b": ((1536, 8960, 28, 12, 2, 151936), (32, 1280, 14), 32),
+    "7b": ((3584, 18944, 28, 28, 4, 152064), (32, 1280, 14), 32),
+}
+NOTHING_AHEAD = {
+    "stage3_max_live_parameters": 0,
+    "stage3_max_reuse_distance": 0,
+    "stage3_prefetch_bucket_size": 0,
+    "stage3_param_persistence_threshold": 0,
+}
+MODES = {  # checkpointing, with vlmpatch
+    "off": ("off", False),
+    "reentrant": ("reentrant", False),
+    "non-reentrant": ("nonreentrant", False),
+    "vlmpatch": ("nonreentrant", True),
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training."""
+
+    kind: str = "qwen2_vl"  # or "qwen2_5_vl", or "blocks": the scenarios of ``Blocks``
+    tuning: str = "lora"  # or "full"
+    checkpointing: str = "off"  # or "reentrant", "nonreentrant"
+    patched: bool = False
+    scenario: str = ""  # of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval"
+    forwards: int = 1
+    accumulation: int = 1
+    steps: int = 2
+    backward: str = "engine"  # or "loss": loss.backward()
+    early_stop: bool = True
+    zero: dict[str, Any] = field(default_factory=lambda: dict(NOTHING_AHEAD))
+    size: str = "small"
+    world: int = 2
+    device: str = "cpu"
+    dtype: str = "float32"
+    tokens: int = 32
+    measure: bool = True  # count gathers; off where only time matters
+
+    @property
+    def id(self) -> str:
+        plain = Run()
+        said = [
+            f"{f.name}={getattr(self, f.name)}"
+            for f in dataclasses.fields(self)
+            if getattr(self, f.name) != getattr(plain, f.name)
+        ]
+        return ",".join(said).replace("/", "_").replace(" ", "")[:200] or "plain"
+
+
+# --- one rank -----------------------------------------------------------------------------------
+
+
+def rank_main(run: Run, folder: str, rank: int, port: int) -> None:
+    """Entry of a rank; writes ``rank<N>.json`` and the gradients of every step."""
+    log = os.open(os.path.join(folder, f"rank{rank}.log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        os.dup2(log, stream.fileno())
+    report: dict[str, Any] = {"error": None}
+    try:
+        with process_group(run, rank, port):
+            report |= train(run, Path(folder), rank)
+    except Exception as error:
+        traceback.print_exc()
+        report["error"] = f"{type(error).__name__}: {error}"
+    Path(folder, f"rank{rank}.json").write_text(json.dumps(report))
+
+
+@contextlib.contextmanager
+def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
+    os.environ |= {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(run.world),
+        "LOCAL_WORLD_SIZE": str(run.world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+    if run.device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    if run.patched:
+        import vlmpatch
+
+    import deepspeed
+    import torch.distributed as dist
+
+    if run.patched:
+        vlmpatch.require("zero3-recompute-release")
+    if run.device == "cpu":
+        wait_for_every_collective()
+    else:
+        __import__("torch").cuda.set_device(rank)
+    deepspeed.init_distributed(
+        "gloo" if run.device == "cpu" else "nccl", auto_mpi_discovery=False, verbose=False
+    )
+    yield
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def wait_for_every_collective() -> None:
+    """ZeRO-3 waits for the last of several gathers, which is enough on a stream and a race over gloo."""
+    import torch.distributed as dist
+
+    def waiting(collective: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            work = collective(*args, **kwargs)
+            if work is not None:
+                work.wait()
+            return work
+
+        return call
+
+    names = ("all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce")
+    for name in (*names, "reduce_scatter", "reduce_scatter_tensor", "all_to_all_single"):
+        setattr(dist, name, waiting(getattr(dist, name)))
+
+
+def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
+    import deepspeed
+    import torch
+    from torch.utils.checkpoint import set_checkpoint_early_stop
+
+    model = build(run)
+    plain = copy.deepcopy(model) if run.device == "cpu" else None
+    switch_checkpointing(run, model)
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config(run))[0]
+    meter = Meter(model, run.measure)
+    steps = []
+    for number in range(run.steps):
+        for micro in range(run.accumulation):
+            meter.start()
+            batches = [
+                make_batch(run, rank, (number * run.accumulation + micro) * run.forwards + turn)
+                for turn in range(run.forwards)
+            ]
+            with set_checkpoint_early_stop(run.early_stop):
+                one_backward(run, engine, batches, number)
+            steps.append(meter.stop())
+        if run.device == "cpu":
+            torch.save(gradients(model), folder / f"rank{rank}-step{number}.pt")
+        engine.step()
+        if run.scenario == "eval":
+            with torch.no_grad():
+                engine.eval()
+                engine(**make_batch(run, rank, 1000))
+                engine.train()
+            steps[-1]["left_after_eval"] = meter.left()
+    if plain is not None:
+        torch.save(by_hand(run, plain, rank), folder / f"rank{rank}-plain.pt")
+    report = {"steps": steps, "parameters": meter.total}
+    if run.device == "cuda":
+        report["peak_bytes"] = torch.cuda.max_memory_allocated()
+    return report
+
+
+def one_backward(run: Run, engine: Any, batches: list[dict[str, Any]], number: int) -> None:
+    import torch
+
+    broken = run.scenario == "exception" and number == 0
+    if broken:
+        engine.module.fail = True
+        with contextlib.suppress(Interrupted):
+            _backward(run, engine, engine(**batches[0]).loss)
+        engine.module.fail = False
+    loss = torch.stack([engine(**batch).loss for batch in batches]).sum()
+    if run.scenario == "retain":
+        _backward(run, engine, loss, retain_graph=True)
+    _backward(run, engine, loss)
+
+
+def _backward(run: Run, engine: Any, loss: Any, **how: Any) -> None:
+    if run.backward == "loss":
+        loss.backward(**how)
+    else:
+        engine.backward(loss, **how)
+
+
+def config(run: Run) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": run.accumulation,
+        "zero_optimization": {"stage": 3, **run.zero},
+        "zero_force_ds_cpu_optimizer": False,
+        "steps_per_print": 1_000_000,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+    }
+    if run.dtype == "bfloat16":
+        made["bf16"] = {"enabled": True}
+    return made
+
+
+class Meter:
+    """Counts what the coordinator gathers, and how much of the model is gathered at once."""
+
+    def __init__(self, model: Any, counting: bool) -> None:
+        from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+        from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+        self.calls = self.elements = self.peak = 0
+        self.named = dict(model.named_parameters())
+        self.total = sum(parameter.ds_numel for parameter in self.named.values())
+        self.counting = counting
+        self.absent = ZeroParamStatus.NOT_AVAILABLE
+        if counting:
+            name = "_PartitionedParameterCoordinator__all_gather_params_"
+            gather = getattr(PartitionedParameterCoordinator, name)
+            setattr(PartitionedParameterCoordinator, name, self._counted(gather))
+        self.start()
+
+    def _counted(self, gather: Callable[..., Any]) -> Callable[..., Any]:
+        def call(coordinator: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            fresh = sum(p.ds_numel for p in parameters if p.ds_status == self.absent)
+            self.calls += bool(fresh)
+            self.elements += fresh
+            result = gather(coordinator, parameters, *args, **kwargs)
+            self.peak = max(self.peak, self.live())
+            return result
+
+        return call
+
+    def start(self) -> None:
+        _synchronize()
+        self.calls = self.elements = self.peak = 0
+        self.began = time.perf_counter()
+
+    def stop(self) -> dict[str, Any]:
+        _synchronize()
+        seconds = time.perf_counter() - self.began
+        return {
+            "calls": self.calls,
+            "elements": self.elements,
+            "peak": self.peak,
+            "seconds": seconds,
+            "left": self.left(),
+        }
+
+    def live(self) -> int:
+        return sum(p.ds_numel for p in self.named.values() if p.ds_status != self.absent)
+
+    def left(self) -> list[str]:
+        """What is still gathered, apart from what DeepSpeed never partitions."""
+        return [name for name, p in self.named.items() if p.ds_status != self.absent and not p.ds_persist]
+
+
+def _synchronize() -> None:
+    torch = sys.modules["torch"]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+# --- models and data ----------------------------------------------------------------------------
+
+
+def build(run: Run) -> Any:
+    """The model, the same on every rank, ready to train."""
+    import torch
+
+    torch.manual_seed(0)
+    model = Blocks(run) if run.kind == "blocks" else _qwen(run)
+    if run.tuning == "lora" and run.kind != "blocks":
+        import peft
+
+        targets = ["q_proj", "v_proj", "up_proj", "qkv", "fc1"]
+        model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets))
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:  # zero at first, and the gradient of A with it
+                torch.nn.init.normal_(parameter, std=0.1)
+    return model.to(getattr(torch, run.dtype)).train()
+
+
+def _qwen(run: Run) -> Any:
+    import torch
+    import transformers
+
+    (hidden, inner, layers, heads, kv_heads, vocabulary), (depth, width, patch), _ = SIZES[run.size]
+    half = hidden // heads // 2
+    text: dict[str, Any] = {
+        "hidden_size": hidden,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocabulary,
+        "rope_scaling": {"type": "mrope", "mrope_section": [half // 4, half * 3 // 8, half * 3 // 8]},
+        "tie_word_embeddings": False,
+    } | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    tokens = {"image_token_id": 5, "video_token_id": 6}
+    tokens |= {"vision_start_token_id": 3, "vision_end_token_id": 4}
+    shared: dict[str, Any] = {"depth": depth, "num_heads": 16 if width > 64 else 4, "patch_size": patch}
+    shared |= {"spatial_merge_size": 2, "temporal_patch_size": 2}
+    if run.kind == "qwen2_vl":
+        vision = {**shared, "embed_dim": width, "hidden_size": hidden, "mlp_ratio": 4 if width > 64 else 2}
+        names = ("Qwen2VLConfig", "Qwen2VLForConditionalGeneration")
+    else:
+        own = {"hidden_size": width, "out_hidden_size": hidden, "intermediate_size": 2 * width}
+        vision = {**shared, **own, "window_size": 56, "fullatt_block_indexes": [1]}
+        names = ("Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration")
+    config_class, model_class = (getattr(transformers, name) for name in names)
+    recent = tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 52)
+    spread = {"text_config": text} if recent else text
+    made = config_class(vision_config=vision, **spread, **tokens)
+    made.use_cache = False
+    with torch.device(run.device):
+        torch.set_default_dtype(getattr(torch, run.dtype))
+        try:
+            return model_class(made)
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
+def make_batch(run: Run, rank: int, number: int) -> dict[str, Any]:
+    """A batch of one; no two ranks or turns see the same."""
+    import torch
+
+    seed = torch.Generator().manual_seed(1000 * number + rank)
+    if run.kind == "blocks":
+        return {"x": torch.randn(4, Blocks.WIDTH, generator=seed)}
+    _, (*_, patch), side = SIZES[run.size]
+    image = side * side // 4
+    ids = torch.randint(10, 60, (1, image + run.tokens), generator=seed)
+    ids[0, 2], ids[0, 3 : 3 + image], ids[0, 3 + image] = 3, 5, 4
+    batch = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "labels": ids.clone(),
+        "pixel_values": torch.randn(side * side, 6 * patch * patch, generator=seed),
+        "image_grid_thw": torch.tensor([[1, side, side]]),
+    }
+    import transformers
+
+    if int(transformers.__version__.split(".")[0]) >= 5:
+        batch["mm_token_type_ids"] = (ids == 5).long()
+    return {
+        name: value.to(run.device, getattr(torch, run.dtype) if value.is_floating_point() else None)
+        for name, value in batch.items()
+    }
+
+
+def switch_checkpointing(run: Run, model: Any) -> None:
+    if run.kind == "blocks":
+        model.checkpointing = run.checkpointing
+    elif run.checkpointing != "off":
+        how = {"use_reentrant": run.checkpointing == "reentrant"}
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
+        if run.tuning == "lora":
+            model.enable_input_require_grads()
+
+
+class Interrupted(Exception):
+    """Raised in the middle of a backward by the scenario ``exception``."""
+
+
+def _blocks() -> Any:
+    import torch
+    from torch import nn
+    from torch.utils.checkpoint import checkpoint
+
+    class Block(nn.Module):  # type: ignore[misc]
+        """Frozen and trainable layers, and what the scenario asks for."""
+
+        def __init__(self, width: int, scenario: str) -> None:
+            super().__init__()
+            self.scenario = scenario
+            self.norm = nn.LayerNorm(width)
+            self.frozen = nn.Linear(width, width)
+            self.trained = nn.Linear(width, width)
+            self.last = nn.Linear(width, width)
+            self.side = nn.Linear(width, width) if scenario == "unused" else None
+            self.position = nn.Embedding(4, width) if scenario == "embedding" else None
+            for part in (self.norm, self.frozen, self.last, self.side, self.position):
+                if part is not None:
+                    part.requires_grad_(False)
+
+        def forward(self, x: Any, fail: bool = False) -> Any:
+            y = self.norm(x)
+            if self.position is not None:
+                y = y + self.position(torch.arange(4))
+            y = self.trained(torch.relu(self.frozen(y)))
+            if fail and y.requires_grad:
+                y.register_hook(_interrupt)
+            out = x + self.last(torch.relu(y))
+            if self.side is not None:
+                self.side(out)
+            return out
+
+    class Outer(nn.Module):  # type: ignore[misc]
+        """Two blocks, checkpointed one by one inside a checkpoint of both."""
+
+        def __init__(self, width: int, scenario: str) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(Block(width, scenario) for _ in range(2))
+
+        def forward(self, x: Any, fail: bool = False) -> Any:
+            for block in self.blocks:
+                x = checkpoint(block, x, use_reentrant=False)
+            return x
+
+    class Blocks(nn.Module):  # type: ignore[misc]
+        """Checkpointed blocks; the first is fed an input without grad."""
+
+        WIDTH = 16
+
+        def __init__(self, run: Run) -> None:
+            super().__init__()
+            block = Outer if run.scenario == "nested" else Block
+            self.blocks = nn.ModuleList(block(self.WIDTH, run.scenario) for _ in range(3))
+            self.checkpointing = "off"
+            self.fail = False
+
+        def forward(self, x: Any) -> Any:
+            for number, block in enumerate(self.blocks):
+                fail = self.fail and number == len(self.blocks) - 1
+                if self.checkpointing == "off":
+                    x = block(x, fail)
+                else:
+                    x = checkpoint(block, x, fail, use_reentrant=self.checkpointing == "reentrant")
+            return Output(x.square().mean())
+
+    return Blocks
+
+
+def _interrupt(gradient: Any) -> None:
+    raise Interrupted
+
+
+@dataclass
+class Output:
+    """What a model returns, as far as it is used here."""
+
+    loss: Any
+
+
+class _Lazy:
+    WIDTH = 16
+
+    def __call__(self, run: Run) -> Any:
+        return _blocks()(run)
+
+
+Blocks = _Lazy()
+
+
+# --- results ------------------------------------------------------------------------------------
+
+
+def gradients(model: Any) -> dict[str, Any]:
+    from deepspeed.utils import safe_get_full_grad
+
+    found = {name: safe_get_full_grad(p) for name, p in model.named_parameters() if p.requires_grad}
+    return {name: gradient.clone() for name, gradient in found.items() if gradient is not None}
+
+
+def by_hand(run: Run, model: Any, rank: int) -> dict[str, Any]:
+    """The gradients of the first step as plain autograd has them, averaged over the ranks."""
+    import torch
+    import torch.distributed as dist
+
+    turns = range(run.accumulation * run.forwards)
+    losses = [model(**make_batch(run, rank, turn)).loss for turn in turns]
+    (torch.stack(losses).sum() / run.accumulation * (2 if run.scenario == "retain" else 1)).backward()
+    found = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            total = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            dist.all_reduce(total)
+            found[name] = total / run.world
+    return found
+
+
+def difference(got: dict[str, Any], right: dict[str, Any]) -> float:
+    """The largest relative difference over all tensors; a missing gradient counts as zeros."""
+    floor = 1e-4 * max(float(value.abs().max()) for value in right.values())
+    worst = 0.0
+    for name, value in right.items():
+        other = got.get(name, 0 * value)
+        apart = float((other - value).abs().max()) / max(float(value.abs().max()), floor)
+        worst = max(worst, apart if apart == apart else float("inf"))
+    return worst
+
+
+def perform(run: Run, folder: Path) -> dict[str, Any]:
+    """Run the ranks; returns their report with all gradients compared."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context: Any = multiprocessing.get_context("fork" if run.device == "cpu" else "spawn")
+    members = [
+        context.Process(target=rank_main, args=(run, str(folder), rank, port)) for rank in range(run.world)
+    ]
+    for member in members:
+        member.start()
+    end = time.monotonic() + (LIMIT if run.device == "cpu" else 10 * LIMIT)
+    while any(member.is_alive() for member in members) and time.monotonic() < end:
+        if any(member.exitcode or _failed(folder, rank) for rank, member in enumerate(members)):
+            end = min(end, time.monotonic() + 15)
+        members[0].join(0.05)
+    for member in members:
+        if member.is_alive():
+            member.kill()
+        member.join()
+    return _report(run, folder, [member.exitcode for member in members])
+
+
+def _failed(folder: Path, rank: int) -> bool:
+    path = folder / f"rank{rank}.json"
+    return path.exists() and '"error": null' not in path.read_text()
+
+
+def _report(run: Run, folder: Path, codes: list[int | None]) -> dict[str, Any]:
+    ranks = []
+    for rank, code in enumerate(codes):
+        path = folder / f"rank{rank}.json"
+        report: dict[str, Any] = {"error": f"ended with exit code {code}"}
+        if path.exists():
+            report = json.loads(path.read_text())
+        if code and not report["error"]:
+            report["error"] = f"exit code {code} after its work"
+        ranks.append(report)
+    errors: list[str] = [report["error"] for report in ranks if report["error"]]
+    own = [error for error in errors if "closed by peer" not in error and "reset" not in error]
+    result: dict[str, Any] = {"id": run.id, "error": next(iter(own or errors), None)}
+    if result["error"] is None:
+        result |= ranks[0]
+        result["left"] = sorted(
+            {name for report in ranks for step in report["steps"] for name in step["left"]}
+        )
+        if run.device == "cpu":
+            result["difference"] = _to_plain(run, folder)
+    return result
+
+
+def _to_plain(run: Run, folder: Path) -> float:
+    import torch
+
+    return max(
+        difference(torch.load(folder / f"rank{rank}-step0.pt"), torch.load(folder / f"rank{rank}-plain.pt"))
+        for rank in range(run.world)
+    )
+
+
+def between(run: Run, other: Run, out: Path) -> float:
+    """The largest difference between two runs' gradients, over all steps and ranks."""
+    import torch
+
+    def load(which: Run, rank: int, step: int) -> dict[str, Any]:
+        loaded: dict[str, Any] = torch.load(out / which.id / f"rank{rank}-step{step}.pt")
+        return loaded
+
+    return max(
+        difference(load(run, rank, step), load(other, rank, step))
+        for rank in range(run.world)
+        for step in range(run.steps)
+    )
+
+
+def table(runs: dict[str, Run], results: dict[str, dict[str, Any]]) -> str:
+    """Markdown: one line a mode."""
+    lines = ["| | gather calls | elements / parameters | peak elements / parameters | step | peak memory |"]
+    lines += ["|---|---|---|---|---|---|"]
+    for name in runs:
+        result = results[name]
+        if result["error"]:
+            lines.append(f"| {name} | {result['error'][:90]} | | | | |")
+            continue
+        step = result["steps"][-1]
+        seconds = statistics.median(step["seconds"] for step in result["steps"][2:] or result["steps"])
+        memory = f"{result['peak_bytes'] / 2**30:.2f} GiB" if "peak_bytes" in result else ""
+        whole = result["parameters"]
+        lines.append(
+            f"| {name} | {step['calls']} | {step['elements'] / whole:.2f} | {step['peak'] / whole:.3f} "
+            f"| {seconds * 1000:.0f} ms | {memory} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.zero3_gather_ranks")
+    parser.add_argument("runs", type=Path, nargs="?")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", action="store_true", help="measure the modes of one training")
+    plain = Run()
+    for option in ("kind", "tuning", "forwards", "steps", "size", "world", "device", "dtype", "tokens"):
+        default = getattr(plain, option)
+        parser.add_argument(f"--{option}", type=type(default), default=default)
+    parser.add_argument("--zero", type=json.loads, default=dict(NOTHING_AHEAD), help="JSON")
+    parser.add_argument("--no-count", action="store_true", help="time only")
+    asked = vars(parser.parse_args())
+    out = asked.pop("out") or Path(tempfile.mkdtemp(prefix="gather-"))
+    path, as_table, uncounted = asked.pop("runs"), asked.pop("table"), asked.pop("no_count")
+    _preload(asked["device"] if as_table else "cpu")
+    if as_table:
+        common = Run(**asked, measure=not uncounted)
+        runs = {
+            name: dataclasses.replace(common, checkpointing=how, patched=patched)
+            for name, (how, patched) in MODES.items()
+        }
+        print(table(runs, {name: perform(run, out / run.id) for name, run in runs.items()}), flush=True)
+        return
+    for run in [Run(**entry) for entry in json.loads(path.read_text())]:
+        result = perform(run, out / run.id)
+        right = dataclasses.replace(run, checkpointing="off", patched=False)
+        if result["error"] is None and (out / right.id / "rank0-step0.pt").exists():
+            result["to_off"] = between(run, right, out)
+        print(json.dumps(result), flush=True)
+
+
+def _preload(device: str) -> None:
+    """Import the stack before the forks, and compile what DeepSpeed compiles."""
+    if device != "cpu":
+        return
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    import deepspeed  # noqa: F401
+    import peft  # noqa: F401
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().create_op_builder("ShareMemCommBuilder").load(verbose=False)
+
+
+if __name__ == "__main__":
+    main()
