@@ -1,0 +1,37 @@
+"""Both languages say the same things: every failure, every patch, and links that lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from vlmpatch import catalog
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+ENTRIES = catalog.read(catalog.default_path()).entries.values()
+PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md")])
+
+
+@pytest.mark.parametrize("page", ["docs/failures.md", "docs/failures.zh-CN.md"])
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
+def test_each_patch_is_named_under_each_failure_page(page: str, entry: catalog.Entry) -> None:
+    text = (CHECKOUT / page).read_text()
+    assert f"`{entry.id}`" in text
+    for failure in entry.failures:
+        assert re.search(rf"^## {failure} · ", text, re.MULTILINE), f"{page} has no section {failure}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_within_the_repository(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_page_for_users_is_there_in_both_languages(page: Path) -> None:
+    if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md"):
+        stem = page.name.removesuffix(".md").removesuffix(".zh-CN")
+        assert (page.parent / f"{stem}.md").exists()
+        assert (page.parent / f"{stem}.zh-CN.md").exists()
