@@ -13,7 +13,7 @@ import tomllib
 from tests.lab import envs
 from tests.lab.cell import Cell
 from tests.lab.cells import Result
-from tests.matrix import drift, judge, render, rows, store
+from tests.matrix import bisect, drift, judge, render, rows, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import Store
@@ -204,3 +204,20 @@ def test_drift() -> None:
 
 def test_recorded_shapes_cover_the_stacks() -> None:
     assert set(json.loads(drift.SHAPES.read_text())) == set(STACKS)
+
+
+@pytest.mark.parametrize("first", range(1, 8))
+def test_bisection_finds_neighbours(first: int, capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[str] = []
+
+    def says(version: str) -> str:
+        asked.append(version)
+        return "fails" if int(version) >= first else "right"
+
+    assert bisect.find([str(number) for number in range(8)], says) == (str(first - 1), str(first))
+    assert len(asked) <= 5
+    assert f"changes between {first - 1} and {first}" in capsys.readouterr().out
+
+
+def test_bisection_with_nothing_to_find() -> None:
+    assert bisect.find(["1", "2", "3"], lambda version: "right") is None
