@@ -59,7 +59,7 @@ class Run:
     """One training."""
 
     kind: str = "qwen2_vl"  # or "qwen2_5_vl", or "blocks": the scenarios of ``Blocks``
-    tuning: str = "lora"  # or "full"
+    tuning: str = "lora"  # or "full", or "to_save": LoRA with modules_to_save
     checkpointing: str = "off"  # or "reentrant", "nonreentrant"
     patched: bool = False
     scenario: str = ""  # of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval"
@@ -299,11 +299,13 @@ def build(run: Run) -> Any:
 
     torch.manual_seed(0)
     model = Blocks(run) if run.kind == "blocks" else _qwen(run)
-    if run.tuning == "lora" and run.kind != "blocks":
+    if run.tuning != "full" and run.kind != "blocks":
         import peft
 
         targets = ["q_proj", "v_proj", "up_proj", "qkv", "fc1"]
-        model = peft.get_peft_model(model, peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets))
+        lora = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets)
+        lora.modules_to_save = ["merger"] if run.tuning == "to_save" else None
+        model = peft.get_peft_model(model, lora)
         for name, parameter in model.named_parameters():
             if "lora_B" in name:  # zero at first, and the gradient of A with it
                 torch.nn.init.normal_(parameter, std=0.1)
@@ -384,7 +386,7 @@ def switch_checkpointing(run: Run, model: Any) -> None:
     elif run.checkpointing != "off":
         how = {"use_reentrant": run.checkpointing == "reentrant"}
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
-        if run.tuning == "lora":
+        if run.tuning != "full":
             model.enable_input_require_grads()
 
 

@@ -1,0 +1,215 @@
+"""ZeRO-3 on real ranks: gradients, gathers, and that nothing stays gathered after a backward.
+
+Every gradient is measured twice: those of the first step against plain autograd without DeepSpeed,
+those of every step against the same run with checkpointing off. Bare runs show what is mended.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.zero3_gather_ranks import NOTHING_AHEAD, Run
+from tests.lab import envs, launch
+
+EXACT = 1e-5
+STACKS = {
+    "tf445-ds0154": "qwen2_vl",  # Qwen2.5-VL came with transformers 4.49
+    "tf447-ds0169": "qwen2_vl",
+    "tf457-ds0182": "qwen2_5_vl",
+    "tf523-ds0198": "qwen2_5_vl",
+}
+BROKE_TO_SAVE = {"tf447-ds0169", "tf457-ds0182"}  # DeepSpeed 0.16.5 to 0.19.2
+ENDED_F4 = {"tf523-ds0198"}  # DeepSpeed 0.19.3 mended the crash, not the third gather
+TORCH_STYLE = {"tf523-ds0198"}  # loss.backward() instead of engine.backward(loss)
+SMALL_BUCKETS = {**NOTHING_AHEAD, "reduce_bucket_size": 1}
+AHEAD = {
+    "stage3_max_live_parameters": 100_000,
+    "stage3_prefetch_bucket_size": 20_000,
+    "stage3_max_reuse_distance": 0,
+    "stage3_param_persistence_threshold": 100,
+}
+OFFLOAD = {**NOTHING_AHEAD, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "two forwards": {"forwards": 2},
+    "accumulation": {"accumulation": 2},
+    "late stop": {"early_stop": False},
+    "defaults": {"zero": {}},
+    "ahead": {"zero": AHEAD, "steps": 4},  # the trace is recorded and used
+    "ahead, two forwards": {"zero": AHEAD, "steps": 4, "forwards": 2},
+    "small sub-groups": {"zero": {**NOTHING_AHEAD, "sub_group_size": 1000}},
+    "offload": {"zero": OFFLOAD},
+}
+SCENARIOS = ("", "unused", "embedding", "nested", "exception", "retain", "eval")
+
+
+def trainings(stack: str) -> Iterator[tuple[str, Run]]:
+    """Checkpointed trainings of ``stack``, patched."""
+    base = Run(kind=STACKS[stack], checkpointing="nonreentrant", patched=True, steps=3)
+    for tuning in ("lora", "full"):
+        for name, setting in SETTINGS.items():
+            # Real ranks where gathers and gradients are at stake, one rank for the settings.
+            world = 2 if name in ("plain", "two forwards") else 1
+            yield f"{tuning}, {name}", replace(base, tuning=tuning, world=world, **setting)
+    yield "modules_to_save", replace(base, tuning="to_save", world=1)
+    if stack in TORCH_STYLE:
+        yield "loss.backward()", replace(base, backward="loss")
+
+
+def scenarios() -> Iterator[tuple[str, Run]]:
+    base = Run(kind="blocks", checkpointing="nonreentrant", patched=True, steps=3, world=1)
+    for scenario in SCENARIOS:
+        yield scenario or "no-grad input", replace(base, scenario=scenario)
+        yield f"{scenario or 'no-grad input'}, late stop", replace(base, scenario=scenario, early_stop=False)
+
+
+def insisted(stack: str) -> Iterator[tuple[str, Run]]:
+    """``use_reentrant=True`` with a model called twice before the backward."""
+    base = Run(kind=STACKS[stack], checkpointing="reentrant", forwards=2, tuning="full", patched=True)
+    yield "waiting in the bucket", base
+    yield "reduced before", replace(base, zero=SMALL_BUCKETS)
+    yield "reduced before, LoRA", replace(base, zero=SMALL_BUCKETS, tuning="lora")
+    offload = {**SMALL_BUCKETS, "offload_optimizer": {"device": "cpu"}}
+    yield "reduced before, offload", replace(base, zero=offload, world=1)
+    yield "accumulation", replace(base, zero=SMALL_BUCKETS, accumulation=2, world=1)
+
+
+def off(run: Run) -> Run:
+    return replace(run, checkpointing="off", patched=False)
+
+
+def bare(run: Run) -> Run:
+    return replace(run, patched=False)
+
+
+Results = Callable[[str], Callable[[Run], dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """For a stack's name: what each of its runs did. All of them share one process."""
+
+    @functools.cache
+    def of_stack(name: str) -> dict[str, dict[str, Any]]:
+        patched = [run for _, run in [*trainings(name), *scenarios(), *insisted(name)]]
+        failing = [run for _, run in insisted(name)]
+        compared = ("lora, plain", "full, plain", "modules_to_save")
+        failing += [run for what, run in trainings(name) if what in compared]
+        runs = [*map(off, patched), *map(bare, failing), *patched]
+        return perform(name, runs, tmp_path_factory.mktemp(name))
+
+    return lambda name: lambda run: of_stack(name)[run.id]
+
+
+def perform(name: str, runs: list[Run], out: Path) -> dict[str, dict[str, Any]]:
+    stack = envs.read_stacks()[name]
+    launch.warm_up(stack)
+    listed = out / "runs.json"
+    unique = {run.id: run for run in runs}
+    listed.write_text(json.dumps([dataclasses.asdict(run) for run in unique.values()]))
+    command: list[str | Path] = ["python", "-m", "bench.zero3_gather_ranks", listed, "--out", out]
+    finished = launch.run(stack, command, limit=300 + 60 * len(unique))
+    found = [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"id": ')]
+    assert finished.rc == 0, str(finished)
+    assert len(found) == len(unique), str(finished)
+    return {result["id"]: result for result in found}
+
+
+def cases(of: Callable[[str], Iterator[tuple[str, Run]]]) -> pytest.MarkDecorator:
+    parameters = [
+        pytest.param(stack, run, id=f"{stack}, {name}") for stack in STACKS for name, run in of(stack)
+    ]
+    return pytest.mark.parametrize(("stack", "run"), parameters)
+
+
+@cases(trainings)
+def test_gradients_are_those_of_checkpointing_off(stack: str, run: Run, results: Results) -> None:
+    result = results(stack)(run)
+    assert result["error"] is None
+    assert result["difference"] <= EXACT
+    if "to_off" in result:  # the bare run fails where modules_to_save does
+        assert result["to_off"] <= EXACT
+
+
+@cases(trainings)
+def test_nothing_stays_gathered(stack: str, run: Run, results: Results) -> None:
+    persistent = "stage3_param_persistence_threshold" not in run.zero
+    assert results(stack)(run)["left"] == [] or persistent
+
+
+@cases(trainings)
+def test_gathers_are_those_of_checkpointing_off(stack: str, run: Run, results: Results) -> None:
+    if results(stack)(off(run))["error"]:
+        pytest.skip("nothing to compare with: the bare run fails, checkpointing or not")
+    mine, floor = (results(stack)(which)["steps"][-1] for which in (run, off(run)))
+    whole = results(stack)(run)["parameters"]
+    # The first block's frozen layers are recomputed although their backward is empty, and with a
+    # prefetcher the two runs fetch ahead at different moments; on models of real depth both vanish.
+    slack = 0.12 * whole * run.forwards
+    assert mine["elements"] <= floor["elements"] + slack
+    block = 0.3 * whole
+    assert mine["peak"] <= floor["peak"] + block
+
+
+@cases(lambda _: scenarios())
+def test_blocks_no_hook_reaches(stack: str, run: Run, results: Results) -> None:
+    result = results(stack)(run)
+    assert result["error"] is None
+    assert result["difference"] <= EXACT
+    assert result["left"] == []
+    assert all(not step.get("left_after_eval") for step in result["steps"])
+
+
+@cases(lambda _: scenarios())
+def test_no_block_is_gathered_a_third_time(stack: str, run: Run, results: Results) -> None:
+    result = results(stack)(run)
+    backwards = 3 if run.scenario == "retain" else 2  # each backward recomputes
+    assert result["steps"][-1]["elements"] <= backwards * result["parameters"]
+    assert result["steps"][-1]["peak"] * 3 <= result["parameters"] + 2, "more than one of three blocks"
+
+
+@cases(insisted)
+def test_reentrant_sums_are_right(stack: str, run: Run, results: Results) -> None:
+    result = results(stack)(run)
+    assert result["error"] is None
+    assert result["difference"] <= EXACT
+    assert result["to_off"] <= EXACT
+
+
+@cases(insisted)
+def test_reentrant_sums_are_wrong_without(stack: str, run: Run, results: Results) -> None:
+    result = results(stack)(bare(run))
+    assert result["error"] is not None or result["difference"] > 0.1
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_frozen_parameters_fail_without(stack: str, results: Results) -> None:
+    run = dict(trainings(stack))["lora, plain"]
+    result = results(stack)(bare(run))
+    if stack in ENDED_F4:
+        assert result["error"] is None
+    else:
+        assert "have different metadata" in result["error"]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_modules_to_save_fail_without(stack: str, results: Results) -> None:
+    result = results(stack)(off(dict(trainings(stack))["modules_to_save"]))
+    assert (result["error"] is not None) == (stack in BROKE_TO_SAVE)
+    if stack in BROKE_TO_SAVE:
+        assert "ds_grads_remaining" in result["error"]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_stock_gathers_more(stack: str, results: Results) -> None:
+    run = dict(trainings(stack))["full, plain"]
+    stock, mine = (results(stack)(which)["steps"][-1] for which in (bare(run), run))
+    assert mine["calls"] < 0.9 * stock["calls"]
