@@ -27,11 +27,11 @@ from typing import Any
 from vlmpatch.api import Code, Patch
 
 _METHOD = "_fix_gradient_checkpointing"
-_CLASSES = ("TrainArgumentsMixin", "SwiftMixin")
+_CLASSES = ("SwiftArgumentsMixin", "TrainArgumentsMixin", "SwiftMixin")  # 3.0, 3.x, from 3.6 on
 
 
 def look(code: Code) -> str | None:
-    """The bug is here where one of the two classes has the method and it drops the caller's choice."""
+    """The bug is here where one of these classes has the method and it drops the caller's choice."""
     for name in _CLASSES:
         function = code.function(f"{name}.{_METHOD}")
         if function is not None and "use_reentrant=use_reentrant_" in function:

@@ -23,7 +23,16 @@ def model_variant(model, *said):
     import torch
     model.train().gradient_checkpointing_enable(*said)
     embeddings = torch.ones(1, 3, 16, requires_grad=True)
-    names, todo = set(), [model(inputs_embeds=embeddings).last_hidden_state.grad_fn]
+    return graph_variant(model(inputs_embeds=embeddings).last_hidden_state)
+
+def sequential_variant(**said):
+    import torch
+    from torch.utils.checkpoint import checkpoint_sequential
+    x = torch.ones(2, requires_grad=True)
+    return graph_variant(checkpoint_sequential([torch.sin, torch.cos], 2, x, **said))
+
+def graph_variant(tensor):
+    names, todo = set(), [tensor.grad_fn]
     while todo:
         node = todo.pop()
         if node is not None:
@@ -93,6 +102,7 @@ assert vlmpatch.status()["torch-checkpoint-default"].state.value == "applied"
 print(variant(checkpoint), variant(checkpoint, use_reentrant=True), variant(checkpoint, use_reentrant=None))
 print(model_variant(tiny(Qwen2Model)), model_variant(tiny(Qwen2Model), {}))
 print(*[model_variant(tiny(Qwen2Model), {"use_reentrant": said}) for said in (True, False)])
+print(sequential_variant(), sequential_variant(use_reentrant=True))
 print(model_variant(get_peft_model(tiny(Qwen2Model), LoraConfig(target_modules=["q_proj"]))))
 """
 
@@ -124,6 +134,7 @@ def test_the_order_of_imports_changes_nothing(stack: envs.Stack, order: str) -> 
         "non-reentrant reentrant reentrant",
         "non-reentrant non-reentrant",
         "reentrant non-reentrant",
+        "non-reentrant reentrant",
         "non-reentrant",
     ]
 
@@ -133,10 +144,10 @@ def test_bare_for_comparison() -> None:
     program = """
         from torch.utils.checkpoint import checkpoint
         from transformers import Qwen2Model
-        print(variant(checkpoint))
+        print(variant(checkpoint), sequential_variant())
         print(model_variant(tiny(Qwen2Model)), model_variant(tiny(Qwen2Model), {}))
     """
-    assert output(stack, PROBE, program) == ["reentrant", "reentrant reentrant"]
+    assert output(stack, PROBE, program) == ["reentrant reentrant", "reentrant reentrant"]
 
 
 OVERRIDES = """
