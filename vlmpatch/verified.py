@@ -21,7 +21,7 @@ def sentence(entry: Entry, installed: Mapping[str, str | None]) -> str:
     from packaging.version import InvalidVersion, Version
 
     if not entry.verified:
-        return "not yet verified on any version"
+        return "no verified versions on record"
     try:
         mine = {name: Version(Version(installed[name] or "").public) for name in entry.requires}
         known = {
