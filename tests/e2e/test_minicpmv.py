@@ -143,6 +143,16 @@ def test_the_script_trains_rightly(stack: str, engine: str, runs: Runs) -> None:
             check_right(result)
 
 
+@pytest.mark.parametrize("stack", STACKS)
+def test_zero2_and_zero3_are_the_same_training(stack: str, runs: Runs) -> None:
+    """Checkpointing off is the measure of checkpointing on, so it must itself be right, in every step."""
+    done = runs(stack, True)
+    for name, result in done.items():
+        if name.startswith("zero2") and name.endswith("-off"):
+            other = done[name.replace("zero2", "zero3")]
+            assert other["losses"] == pytest.approx(result["losses"], rel=TOLERANCE), name
+
+
 @pytest.mark.parametrize("patch", cells.NEEDED)
 @pytest.mark.parametrize("stack", STACKS)
 def test_each_patch_is_needed(stack: str, patch: str, runs: Runs) -> None:

@@ -186,6 +186,11 @@ def make_data(folder: Path) -> None:
                 {"role": "assistant", "content": "a cat " * (1 + index % 3)},
             ]
             rows[kind].append({"id": str(index), "image": str(path), "conversations": talk})
+    for kind in ("sft", "dpo"):  # the layout of ms-swift
+        lines = [{"messages": row["conversations"], "images": [row["image"]]} for row in rows["many"]]
+        rejected = {"rejected_response": "hello the image"} if kind == "dpo" else {}
+        text = "".join(json.dumps({**line, **rejected}) + "\n" for line in lines)
+        (folder / f"{kind}.jsonl").write_text(text)
     # In pairs, so that with two ranks each batch meets one image of each kind on each rank in turn.
     rows["mixed"] = [row for pair in zip(rows["few"], rows["many"], strict=True) for row in pair]
     for kind, content in rows.items():

@@ -280,13 +280,29 @@ def judge(reports: list[dict[str, Any]], work: Path, reference: Path) -> dict[st
     from tests.lab import compare
 
     digests = {report["digest"] for report in reports}
-    found = {
+    found: dict[str, Any] = {
         "same_parameters": len(digests) == 1,
         "untrained": sorted({name for report in reports for name in report["untrained"]}),
         "losses": reports[0]["losses"],
     }
     right = reference if (reference / "rank1.pt").exists() else None
-    return found | compare.folders(work, right)
+    found |= compare.folders(work, right)
+    if right is not None:
+        found["difference"] = max(_differences(work, right))
+    return found
+
+
+def _differences(work: Path, reference: Path) -> list[float]:
+    """The largest relative difference of each rank's gradients in each step."""
+    import torch
+
+    from tests.lab import compare
+
+    worst = []
+    for got in sorted(work.glob("rank*.all")):
+        pairs = zip(torch.load(got), torch.load(reference / got.name), strict=True)
+        worst += [compare.difference(mine, theirs)[0] for mine, theirs in pairs]
+    return worst
 
 
 def _wait(ranks: list[Any], started: float) -> None:
