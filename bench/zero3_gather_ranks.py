@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import importlib
 import json
 import multiprocessing
 import os
@@ -62,7 +63,8 @@ class Run:
     tuning: str = "lora"  # or "full", or "to_save": LoRA with modules_to_save
     checkpointing: str = "off"  # or "reentrant", "nonreentrant"
     patched: bool = False
-    scenario: str = ""  # of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval"
+    # Of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval", "save", "save_alone".
+    scenario: str = ""
     forwards: int = 1
     accumulation: int = 1
     steps: int = 2
@@ -187,12 +189,22 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
                 engine(**make_batch(run, rank, 1000))
                 engine.train()
             steps[-1]["left_after_eval"] = meter.left()
+    if run.scenario.startswith("save"):
+        save(run, engine, rank)
     if plain is not None:
         torch.save(by_hand(run, plain, rank), folder / f"rank{rank}-plain.pt")
     report = {"steps": steps, "parameters": meter.total}
     if run.device == "cuda":
         report["peak_bytes"] = torch.cuda.max_memory_allocated()
     return report
+
+
+def save(run: Run, engine: Any, rank: int) -> None:
+    """Consolidate the weights on every rank, or as scripts do that save where ``local_rank == 0``."""
+    if run.patched:
+        importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank").WAIT = 5.0
+    if run.scenario == "save" or rank == 0:
+        engine._zero3_consolidated_16bit_state_dict()
 
 
 def one_backward(run: Run, engine: Any, batches: list[dict[str, Any]], number: int) -> None:

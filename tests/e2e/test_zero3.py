@@ -54,11 +54,11 @@ SCENARIOS = ("", "unused", "embedding", "nested", "exception", "retain", "eval")
 def trainings(stack: str) -> Iterator[tuple[str, Run]]:
     """Checkpointed trainings of ``stack``, patched."""
     base = Run(kind=STACKS[stack], checkpointing="nonreentrant", patched=True, steps=3)
-    for tuning in ("lora", "full"):
-        for name, setting in SETTINGS.items():
-            # Real ranks where gathers and gradients are at stake, one rank for the settings.
-            world = 2 if name in ("plain", "two forwards") else 1
-            yield f"{tuning}, {name}", replace(base, tuning=tuning, world=world, **setting)
+    for name, setting in SETTINGS.items():
+        # Real ranks where gathers and gradients are at stake, one rank for the settings.
+        real = name in ("plain", "two forwards")
+        for tuning in ("lora", "full") if real else ("lora",):
+            yield f"{tuning}, {name}", replace(base, tuning=tuning, world=2 if real else 1, **setting)
     yield "modules_to_save", replace(base, tuning="to_save", world=1)
     if stack in TORCH_STYLE:
         yield "loss.backward()", replace(base, backward="loss")
@@ -68,6 +68,7 @@ def scenarios() -> Iterator[tuple[str, Run]]:
     base = Run(kind="blocks", checkpointing="nonreentrant", patched=True, steps=3, world=1)
     for scenario in SCENARIOS:
         yield scenario or "no-grad input", replace(base, scenario=scenario)
+    for scenario in ("", "nested"):
         yield f"{scenario or 'no-grad input'}, late stop", replace(base, scenario=scenario, early_stop=False)
 
 
@@ -80,6 +81,12 @@ def insisted(stack: str) -> Iterator[tuple[str, Run]]:
     offload = {**SMALL_BUCKETS, "offload_optimizer": {"device": "cpu"}}
     yield "reduced before, offload", replace(base, zero=offload, world=1)
     yield "accumulation", replace(base, zero=SMALL_BUCKETS, accumulation=2, world=1)
+
+
+def saves() -> tuple[Run, Run]:
+    """On every rank, and on one only."""
+    base = Run(kind="blocks", checkpointing="nonreentrant", patched=True, steps=1)
+    return replace(base, scenario="save"), replace(base, scenario="save_alone")
 
 
 def off(run: Run) -> Run:
@@ -103,7 +110,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         failing = [run for _, run in insisted(name)]
         compared = ("lora, plain", "full, plain", "modules_to_save")
         failing += [run for what, run in trainings(name) if what in compared]
-        runs = [*map(off, patched), *map(bare, failing), *patched]
+        runs = [*map(off, patched), *map(bare, failing), *patched, *saves()]
         return perform(name, runs, tmp_path_factory.mktemp(name))
 
     return lambda name: lambda run: of_stack(name)[run.id]
@@ -188,6 +195,13 @@ def test_reentrant_sums_are_right(stack: str, run: Run, results: Results) -> Non
 def test_reentrant_sums_are_wrong_without(stack: str, run: Run, results: Results) -> None:
     result = results(stack)(bare(run))
     assert result["error"] is not None or result["difference"] > 0.1
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_saving_on_one_rank_is_an_error_that_names_the_others(stack: str, results: Results) -> None:
+    everywhere, alone = (results(stack)(run)["error"] for run in saves())
+    assert everywhere is None
+    assert "was called on rank 0 and not on rank 1" in alone
 
 
 @pytest.mark.parametrize("stack", STACKS)
