@@ -16,7 +16,13 @@ if "--import-vlmpatch" in sys.argv:
 import torch
 from peft import LoraConfig, get_peft_model
 from PIL import Image
-from transformers import AutoProcessor, Qwen2VLForConditionalGeneration, Trainer, TrainingArguments
+from transformers import (
+    AutoProcessor,
+    Qwen2VLForConditionalGeneration,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 ZERO2 = {
     "train_micro_batch_size_per_gpu": "auto",
@@ -72,6 +78,7 @@ def main() -> None:
         remove_unused_columns=False,
         deepspeed=ZERO2 if asked.engine == "zero2" else None,
     )
+    set_seed(0)
     model = Qwen2VLForConditionalGeneration.from_pretrained(asked.model)
     model.enable_input_require_grads()
     targets = r".*(q_proj|k_proj|v_proj|o_proj|qkv|fc1|fc2)"
@@ -85,6 +92,7 @@ def main() -> None:
         model=model, args=arguments, train_dataset=rows, data_collator=lambda rows: rows[0]
     )
     trainer.train()
+    trainer.save_model()
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
 
