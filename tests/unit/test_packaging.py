@@ -63,7 +63,10 @@ def interpreter(folder: Path, *what: str | Path) -> Path:
 def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     python = interpreter(tmp_path / "env", built[".whl"])
     found = Path(run(python, "-c", PROBE, cwd=tmp_path))
-    assert found.parent == (tmp_path / "env").resolve() / "lib" / found.parts[-5] / "site-packages/vlmpatch/patches"
+    assert (
+        found.parent
+        == (tmp_path / "env").resolve() / "lib" / found.parts[-5] / "site-packages/vlmpatch/patches"
+    )
     assert "0 problem(s)" in run(python, "-m", "vlmpatch", "doctor", cwd=tmp_path)
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
