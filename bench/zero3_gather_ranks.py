@@ -18,6 +18,7 @@ import contextlib
 import copy
 import dataclasses
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
@@ -63,7 +64,8 @@ class Run:
     tuning: str = "lora"  # or "full", or "to_save": LoRA with modules_to_save
     checkpointing: str = "off"  # or "reentrant", "nonreentrant"
     patched: bool = False
-    # Of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval", "save", "save_alone".
+    # Of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval", "save", "save_alone",
+    # "uneven".
     scenario: str = ""
     forwards: int = 1
     accumulation: int = 1
@@ -129,7 +131,7 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     if run.patched:
         vlmpatch.require("zero3-recompute-release")
     if run.device == "cpu":
-        wait_for_every_collective()
+        wait_for_every_collective(like_nccl=run.scenario == "uneven")
     else:
         __import__("torch").cuda.set_device(rank)
     deepspeed.init_distributed(
@@ -140,12 +142,28 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def wait_for_every_collective() -> None:
-    """ZeRO-3 waits for the last of several gathers, which is enough on a stream and a race over gloo."""
+def wait_for_every_collective(like_nccl: bool = False) -> None:
+    """ZeRO-3 waits for the last of several gathers, which is enough on a stream and a race over gloo.
+
+    Args:
+        like_nccl: two different collectives that meet wait for ever, where gloo ends the process.
+    """
     import torch.distributed as dist
 
-    def waiting(collective: Callable[..., Any]) -> Callable[..., Any]:
+    numbers = itertools.count()
+
+    def meet(name: str) -> None:
+        if like_nccl:
+            store, number = dist.distributed_c10d._get_default_store(), next(numbers)
+            store.set(f"collective {number} {dist.get_rank()}", name)
+            others = [store.get(f"collective {number} {rank}") for rank in range(dist.get_world_size())]
+            while len(set(others)) > 1:
+                time.sleep(1)
+
+    def waiting(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
+            sizes = [a.numel() for a in (*args, *kwargs.values()) if hasattr(a, "numel")]
+            meet(f"{name} of {sizes}")
             work = collective(*args, **kwargs)
             if work is not None:
                 work.wait()
@@ -155,7 +173,7 @@ def wait_for_every_collective() -> None:
 
     names = ("all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce")
     for name in (*names, "reduce_scatter", "reduce_scatter_tensor", "all_to_all_single"):
-        setattr(dist, name, waiting(getattr(dist, name)))
+        setattr(dist, name, waiting(name, getattr(dist, name)))
 
 
 def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
@@ -163,6 +181,8 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
     import torch
     from torch.utils.checkpoint import set_checkpoint_early_stop
 
+    if run.scenario == "uneven" and run.patched:
+        vars(importlib.import_module("vlmpatch.patches.zero3_uneven_calls"))["STILL"] = 3.0
     model = build(run)
     plain = copy.deepcopy(model) if run.device == "cpu" else None
     switch_checkpointing(run, model)
@@ -202,7 +222,7 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
 def save(run: Run, engine: Any, rank: int) -> None:
     """Consolidate the weights on every rank, or as scripts do that save where ``local_rank == 0``."""
     if run.patched:
-        importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank").WAIT = 5.0
+        vars(importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank"))["WAIT"] = 5.0
     if run.scenario == "save" or rank == 0:
         engine._zero3_consolidated_16bit_state_dict()
 
@@ -462,9 +482,13 @@ def _blocks() -> Any:
             self.blocks = nn.ModuleList(block(self.WIDTH, run.scenario) for _ in range(3))
             self.checkpointing = "off"
             self.fail = False
+            self.uneven = run.scenario == "uneven"
 
         def forward(self, x: Any) -> Any:
+            skipped = self.uneven and torch.distributed.get_rank()  # rank 1 never calls the first block
             for number, block in enumerate(self.blocks):
+                if number < skipped:
+                    continue
                 fail = self.fail and number == len(self.blocks) - 1
                 if self.checkpointing == "off":
                     x = block(x, fail)
@@ -537,6 +561,8 @@ def difference(got: dict[str, Any], right: dict[str, Any]) -> float:
 def perform(run: Run, folder: Path) -> dict[str, Any]:
     """Run the ranks; returns their report with all gradients compared."""
     folder.mkdir(parents=True, exist_ok=True)
+    for stale in folder.iterdir():
+        stale.unlink()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
