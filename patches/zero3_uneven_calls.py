@@ -139,9 +139,10 @@ def _id(param: Any) -> int:
 
 
 def _name(param: Any) -> str:
-    debug = sys.modules.get("deepspeed.utils.debug")
-    names = getattr(debug, "param_names", {})
-    return str(names.get(param, f"parameter {param.ds_id} of shape {tuple(param.ds_shape)}"))
+    from deepspeed.utils.debug import debug_param2name
+
+    name = str(debug_param2name(param))
+    return name if name != "unknown" else f"parameter {param.ds_id} of shape {tuple(param.ds_shape)}"
 
 
 def _on_every_rank(param: Any) -> bool:
