@@ -49,6 +49,4 @@ def test_each_version_known_but_never_together() -> None:
 
 
 def test_nothing_verified() -> None:
-    assert (
-        sentence(entry(), {"transformers": "5.0.0", "torch": "2.13.0"}) == "no verified versions on record"
-    )
+    assert sentence(entry(), {"transformers": "5.0.0", "torch": "2.13.0"}) == "no verified versions on record"
