@@ -33,6 +33,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.lab import shm
+
 LIMIT = 300.0  # seconds a run on a CPU may take
 # Sizes of a Qwen2-VL: hidden, intermediate, layers, heads, key-value heads, vocabulary; the vision tower's
 # depth, width and patch size; image patches a side.
@@ -581,6 +583,7 @@ def perform(run: Run, folder: Path) -> dict[str, Any]:
         if member.is_alive():
             member.kill()
         member.join()
+    shm.forget(port)
     return _report(run, folder, [member.exitcode for member in members])
 
 

@@ -139,7 +139,7 @@ def main() -> None:
 
 def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
     """Fork the ranks of one cell; returns what each reports."""
-    from tests.lab import ranks
+    from tests.lab import ranks, shm
     from tests.lab.launch import free_port
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -153,6 +153,7 @@ def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
     for member in members:
         member.start()
     _wait(members)
+    shm.forget(port)
     return [_outcome(member, folder, rank) for rank, member in enumerate(members)]
 
 

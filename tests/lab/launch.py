@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import envs
+from tests.lab import envs, shm
 from tests.lab.envs import Stack
 from tests.lab.zoo import ZOO
 
@@ -87,6 +87,7 @@ def run(
             timed_out = not _ends_within(process, limit)
         finally:
             left = _end(process, mark)
+            shm.sweep()
         log.seek(0)
         output = log.read().decode(errors="replace")
     seconds = time.monotonic() - started

@@ -257,6 +257,7 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     scripts(cell, folder, work)
+    from tests.lab import shm
     from tests.lab.launch import free_port
 
     port, started = free_port(), time.monotonic()
@@ -267,6 +268,7 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     for process in ranks:
         process.start()
     _wait(ranks, started)
+    shm.forget(port)
     codes = [process.exitcode for process in ranks]
     reports = [_read(work / f"rank{rank}.json") for rank in range(WORLD)]
     result: dict[str, Any] = {"cell": cell.id, "rc": codes, "seconds": round(time.monotonic() - started, 1)}
