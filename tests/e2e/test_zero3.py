@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ import pytest
 
 from bench.zero3_gather_ranks import NOTHING_AHEAD, Run
 from tests.lab import envs, launch
+from vlmpatch.code import Unrecognised, of_file
 
 EXACT = 1e-5
 STACKS = {
@@ -220,6 +223,46 @@ def test_modules_to_save_fail_without(stack: str, results: Results) -> None:
     assert (result["error"] is not None) == (stack in BROKE_TO_SAVE)
     if stack in BROKE_TO_SAVE:
         assert "ds_grads_remaining" in result["error"]
+
+
+DEPENDS_ON = {  # patch, the file it looks at, something its functions say
+    "zero3_recompute_release": ("parameter_offload", "coordinator.trace_prologue(sub_module)"),
+    "zero3_repeated_reduction": ("stage3", "self.micro_step_id == 0"),
+}
+
+
+@pytest.mark.parametrize("name", DEPENDS_ON)
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_release_that_changes_these_functions_is_declined(stack: str, name: str, tmp_path: Path) -> None:
+    (folder,) = envs.read_stacks()[stack].folder.glob("lib/python*/site-packages/deepspeed/runtime/zero")
+    patch = importlib.import_module(f"vlmpatch.patches.{name}")
+    file, line = DEPENDS_ON[name]
+    assert patch.look(of_file(file, str(folder / f"{file}.py"))) is None
+    shutil.copytree(folder, tmp_path / "zero")
+    changed = tmp_path / "zero" / f"{file}.py"
+    changed.write_text(changed.read_text().replace(line, f"({line})"))
+    with pytest.raises(Unrecognised, match="not as any known release"):
+        patch.look(of_file(file, str(changed)))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_a_changed_release_of_parameters_is_declined_too(stack: str, tmp_path: Path) -> None:
+    (folder,) = envs.read_stacks()[stack].folder.glob("lib/python*/site-packages/deepspeed/runtime/zero")
+    patch = importlib.import_module("vlmpatch.patches.zero3_recompute_release")
+    shutil.copytree(folder, tmp_path / "zero")
+    changed = tmp_path / "zero" / "partitioned_param_coordinator.py"
+    changed.write_text(changed.read_text().replace(".ds_active_sub_modules.discard(", ".gone("))
+    with pytest.raises(Unrecognised, match="release_sub_module"):
+        patch.look(of_file("offload", str(tmp_path / "zero" / "parameter_offload.py")))
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_ranks_that_part_are_named_before_they_hang(stack: str, tmp_path: Path) -> None:
+    run = Run(kind="blocks", checkpointing="nonreentrant", patched=True, steps=1, scenario="uneven")
+    (result,) = perform(stack, [run], tmp_path).values()
+    assert "exit code" in result["error"]
+    logs = [(tmp_path / run.id / f"rank{rank}.log").read_text() for rank in range(run.world)]
+    assert any("blocks.0.norm.weight on rank 0, blocks.1.norm.weight on rank 1" in log for log in logs)
 
 
 @pytest.mark.parametrize("stack", STACKS)

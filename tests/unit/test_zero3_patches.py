@@ -1,0 +1,93 @@
+"""The parts of the ZeRO-3 patches that need no ranks."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+import vlmpatch
+from vlmpatch import api
+from vlmpatch.journal import Journal
+
+trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl_forced_reentrant")
+zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.zero3_uneven_calls")
+parting = zero3_uneven_calls.parting
+
+
+def report(*ids: int, start: int = 0) -> dict[str, Any]:
+    return {"from": start, "ids": list(ids), "names": {str(i): f"layer{i}.weight" for i in ids}}
+
+
+def test_ranks_that_merely_are_slow_agree() -> None:
+    assert parting([report(1, 2, 3), report(1, 2, 3)]) is None
+    assert parting([report(1, 2, 3, 4), report(1, 2)]) is None
+    assert parting([report(3, 4, start=2), report(1, 2, 3)]) is None
+
+
+def test_where_ranks_part_is_said_with_rank_and_module() -> None:
+    message = parting([report(1, 2, 3), report(1, 5, 6)])
+    assert message is not None
+    assert "Gather 2 of this run is layer2.weight on rank 0, layer5.weight on rank 1" in message
+    assert "explain zero3-uneven-calls" in message
+
+
+def test_ranks_that_remember_different_stretches_are_compared_where_they_overlap() -> None:
+    message = parting([report(3, 4, start=2), report(1, 2, 9)])
+    assert message is not None
+    assert "Gather 3 " in message
+
+
+def test_uneven_calls_declines_another_coordinator() -> None:
+    code = api.Code("m", "m.py", "class PartitionedParameterCoordinator:\n    pass\n")
+    with pytest.raises(api.Unrecognised):
+        zero3_uneven_calls.look(code)
+
+
+FORCING = """
+class SFTTrainer:
+    def __init__(self, model, args=None):
+        args.gradient_checkpointing_kwargs = args.gradient_checkpointing_kwargs or {}
+        self.warned = args.gradient_checkpointing_kwargs.get("use_reentrant") is False
+        args.gradient_checkpointing_kwargs["use_reentrant"] = True
+        self.used = dict(args.gradient_checkpointing_kwargs)
+"""
+
+
+@pytest.fixture
+def trainer(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trainer that forces reentrant checkpointing as TRL's do, patched."""
+    monkeypatch.setattr(vlmpatch, "require", lambda *ids: None)
+    module = ModuleType("trl.trainer.sft_trainer")
+    exec(FORCING, vars(module))
+    assert trl_forced_reentrant.look(api.Code(module.__name__, "sft_trainer.py", FORCING)) is None
+    trl_forced_reentrant.apply(api.Patch("trl-forced-reentrant", Journal()), module)
+    return vars(module)["SFTTrainer"]
+
+
+@pytest.mark.parametrize("chosen", [None, {}, {"use_reentrant": False}])
+def test_trl_does_not_force_reentrant(trainer: Any, chosen: dict[str, Any] | None) -> None:
+    args = SimpleNamespace(gradient_checkpointing_kwargs=chosen)
+    made = trainer("model", args=args)
+    assert made.used == {"use_reentrant": False}
+    assert not made.warned
+    assert type(args.gradient_checkpointing_kwargs) is dict
+    assert args.gradient_checkpointing_kwargs == {"use_reentrant": False}
+
+
+def test_a_users_own_true_stands(trainer: Any) -> None:
+    args = SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": True})
+    assert trainer("model", args).used == {"use_reentrant": True}
+
+
+def test_trl_keeps_its_way_where_frozen_parameters_fail(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*ids: str) -> None:
+        raise vlmpatch.PatchError("off")
+
+    monkeypatch.setattr(vlmpatch, "require", refuse)
+    args = SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": False})
+    assert trainer("model", args).used == {"use_reentrant": True}
