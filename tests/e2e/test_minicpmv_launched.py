@@ -64,8 +64,9 @@ def start(name: str, words: list[str | Path], folder: Path, cwd: Path, **env: st
     return launch.run(stack, words, limit=300, env=env, gloo=True, cwd=cwd)
 
 
+@pytest.mark.parametrize("zero", ["zero2", "zero3"])
 @pytest.mark.parametrize("stack", [TF457, TF523])
-def test_torchrun_of_the_unchanged_script(stack: str, folder: Path, tmp_path: Path) -> None:
+def test_torchrun_of_the_unchanged_script(stack: str, zero: str, folder: Path, tmp_path: Path) -> None:
     """Training, evaluation, checkpoints and the last save, by the command line of finetune_lora.sh."""
     paths = {
         "model_name_or_path": folder / "model",
@@ -73,7 +74,7 @@ def test_torchrun_of_the_unchanged_script(stack: str, folder: Path, tmp_path: Pa
         "eval_data_path": folder / "few.json",
         "output_dir": tmp_path / "out",
         "logging_dir": tmp_path / "logs",
-        "deepspeed": folder / "ds_config_zero2.json",
+        "deepspeed": folder / f"ds_config_{zero}.json",
     }
     flags = [word for name, value in {**FLAGS, **paths}.items() for word in (f"--{name}", str(value))]
     command: list[str | Path] = ["torchrun", "--nproc_per_node", "2"]

@@ -89,6 +89,7 @@ OF_TRAINERS = (
     "trainer_use_apex",
     "trainer_save_safetensors",
     "trainer_tokenizer_argument",
+    "trainer_zero3_last_save",
 )
 OF_MODELS = (
     "minicpmv_init_arguments",
