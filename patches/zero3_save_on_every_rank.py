@@ -7,7 +7,8 @@ peer`` (gloo). MiniCPM-V's ``safe_save_model_for_hf_trainer`` does it: it saves 
 Why: every rank holds a part of each parameter, so saving gathers, and a gather needs every rank.
 
 What is done: before such a save the ranks meet, over the store that started the job, without a
-collective. A rank that waits for others in vain gets an error that names them and says what to change.
+collective. A rank that waits for others is told who is missing and what to change after half a minute,
+and gets an error just before DeepSpeed's own half hour is over: a rank may come late for good reasons.
 One meeting a save; nothing in a step.
 
 Every DeepSpeed. Upstream: https://github.com/OpenBMB/MiniCPM-V/blob/main/finetune/finetune.py
@@ -24,7 +25,8 @@ from typing import Any
 from vlmpatch.api import Code, Patch, Unrecognised
 
 SAVES = ("_zero3_consolidated_16bit_state_dict", "save_checkpoint")
-WAIT = 300.0  # seconds: ranks come from different work, and NCCL itself gives up after 600 or more
+SOON = 30.0  # seconds until the warning
+WAIT = 1700.0  # seconds until the error: a save that would still come through must not be given up
 ALONE = (
     "{save} was called on {here} and not on {absent} within {wait:.0f} s. Under ZeRO-3 every rank holds a "
     "part of each parameter, so every rank has to call it; only rank 0 writes. Take the call out of "
@@ -48,7 +50,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
             if self.zero_optimization_partition_weights():
                 meetings[name] += 1
-                meet(name, meetings[name])
+                meet(patch, name, meetings[name])
             return original(self, *args, **kwargs)
 
         return save
@@ -57,8 +59,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(module.DeepSpeedEngine, name, meeting_first(name))
 
 
-def meet(save: str, number: int) -> None:
-    """Wait until every rank has come to save ``number``.
+def meet(patch: Patch, save: str, number: int) -> None:
+    """Wait until every rank has come to save ``number``; say early who has not.
 
     Raises:
         RuntimeError: some did not.
@@ -71,12 +73,16 @@ def meet(save: str, number: int) -> None:
     store = dist.distributed_c10d._get_default_store()
     keys = {rank: f"vlmpatch/{save}/{number}/{rank}" for rank in ranks}
     store.set(keys[dist.get_rank()], "here")
-    end, pause = time.monotonic() + WAIT, 0.01
+    start, pause = time.monotonic(), 0.01
     while not store.check(list(keys.values())):
-        if time.monotonic() > end:
+        waited = time.monotonic() - start
+        if waited > min(SOON, WAIT):
             here = [rank for rank in ranks if store.check([keys[rank]])]
             absent = [rank for rank in ranks if rank not in here]
-            raise RuntimeError(ALONE.format(save=save, here=_named(here), absent=_named(absent), wait=WAIT))
+            words = ALONE.format(save=save, here=_named(here), absent=_named(absent), wait=waited)
+            if waited > WAIT:
+                raise RuntimeError(words)
+            patch.warn(save, f"{words} Still waiting.")
         time.sleep(pause)
         pause = min(2 * pause, 1.0)
 
