@@ -187,7 +187,9 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
     settings[tuner] = "full" if cell.tuning == "full" else "lora"
     if cell.engine.startswith("zero"):
         config = output.with_suffix(".deepspeed.json")
-        config.write_text(json.dumps(ranks.deepspeed_config(cell)))
+        # Without an optimizer, as ms-swift's own files are: 4.6 looks into the one it makes.
+        said = {k: v for k, v in ranks.deepspeed_config(cell).items() if k != "optimizer"}
+        config.write_text(json.dumps(said))
         settings["deepspeed"] = str(config)
     settings |= {"rlhf_type": "dpo"} if preference else {}
     words = [word for name, value in settings.items() for word in (f"--{name}", _said(value))]

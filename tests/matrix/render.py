@@ -28,9 +28,9 @@ WORDS = {
     "en": {
         "title": "# Compatibility",
         "intro": (
-            "Measured, not promised: every row below ran on every stack, two ranks over gloo, once without "
-            "vlmpatch and once with it. A run is right when it ends, every trainable tensor that learns with "
-            "checkpointing off has a gradient, all gradients equal those with checkpointing off (float32, "
+            "Measured, not promised: every row was run on the stacks that show a mark, two ranks over gloo, "
+            "once without vlmpatch and once with it. A run is right when it ends, every trainable tensor that "
+            "learns with checkpointing off has a gradient, all gradients equal those with it off (float32, "
             "relative difference at most 1e-5), and no rank differs from the other. "
             "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
             "are in `data/compat/results.json`, the rows in `tests/matrix/rows.toml`."
@@ -55,11 +55,13 @@ WORDS = {
         "faults": "## Contradictions",
         "nofaults": "No row contradicts a gate: {count} of {count} bear out what `compat.toml` says.",
         "count": "{count} stacks",
+        "unmeasured": "Declared and not measured yet ({count} of {all}): {listed}.",
+        "whole": "all of it",
     },
     "zh": {
         "title": "# 兼容性",
         "intro": (
-            "以下均为实测:每一行都在每个环境中以两个 rank(gloo)运行,一次不用 vlmpatch,一次使用。"
+            "以下均为实测:每一行在有标记的环境中以两个 rank(gloo)运行,一次不用 vlmpatch,一次使用。"
             "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
             "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
             "`make matrix` 重新测量,`python -m tests.matrix.render` 生成本页;"
@@ -84,6 +86,8 @@ WORDS = {
         "faults": "## 矛盾",
         "nofaults": "没有与 gate 矛盾的行:{count} 行全部证实 `compat.toml`。",
         "count": "{count} 个环境",
+        "unmeasured": "已声明但尚未测量({count}/{all}):{listed}。",
+        "whole": "全部",
     },
 }
 PAGES = {"en": ROOT / "docs" / "compatibility.md", "zh": ROOT / "docs" / "compatibility.zh-CN.md"}
@@ -163,6 +167,7 @@ def page(measured: Measured, language: str) -> str:
         words["dates"].format(first=dates[0], last=dates[-1], torch=torch),
         words["legend"],
         _verdict(measured, words),
+        _unmeasured(measured, words),
         words["table"],
         _results(measured, plain, language),
         words["frameworks"],
@@ -181,6 +186,23 @@ def _verdict(measured: Measured, words: Mapping[str, str]) -> str:
         return words["nofaults"].format(count=len(measured.pairs))
     lines = [f"- `{row}` · `{stack}`: {fault}" for (stack, row), fault in wrong]
     return "\n".join([words["faults"], "", *lines])
+
+
+def _unmeasured(measured: Measured, words: Mapping[str, str]) -> str:
+    """What `make matrix` would still run; a table must not look fuller than it is."""
+    declared = {
+        n: [r.id for r in measured.rows.values() if r.runs_on(s)] for n, s in envs.read_stacks().items()
+    }
+    absent = {n: [row for row in ids if (n, row) not in measured.pairs] for n, ids in declared.items()}
+    listed = [
+        f"`{name}` ({words['whole'] if ids == declared[name] else ', '.join(ids)})"
+        for name, ids in absent.items()
+        if ids
+    ]
+    if not listed:
+        return ""
+    count, every = (sum(len(ids) for ids in rows_.values()) for rows_ in (absent, declared))
+    return words["unmeasured"].format(count=count, all=every, listed="; ".join(listed))
 
 
 def _results(measured: Measured, stacks: Sequence[str], language: str) -> str:
