@@ -30,8 +30,8 @@ WORDS = {
         "intro": (
             "Measured, not promised: every row was run on the stacks that show a mark, two ranks over gloo, "
             "once without vlmpatch and once with it. A run is right when it ends, every trainable tensor "
-            "that learns with checkpointing off has a gradient, all gradients equal those with it off (float32, "
-            "relative difference at most 1e-5), and no rank differs from the other. "
+            "that learns with checkpointing off has a gradient, all gradients equal those with it off "
+            "(float32, relative difference at most 1e-5), and no rank differs from the other. "
             "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
             "are in `data/compat/results.json`, the rows in `tests/matrix/rows.toml`."
         ),
