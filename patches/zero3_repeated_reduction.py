@@ -84,6 +84,12 @@ def apply(patch: Patch, module: ModuleType) -> None:
         fired[self] = Fired(set(), set())
         return original(self, *args, **kwargs)
 
+    def step(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        # A script that calls the model itself and not the engine never begins a backward in DeepSpeed's
+        # sense; what was reduced before this step must not count for the next.
+        fired.pop(self, None)
+        return original(self, *args, **kwargs)
+
     def reduce(original: Callable[..., Any], self: Any, param: Any) -> None:
         hooks = fired.setdefault(self, Fired(set(), set())).hooks
         if param.ds_id in hooks and _waits_in_bucket(self, param):
@@ -112,6 +118,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(optimizer, next(name for name in BEGINNINGS if name in vars(optimizer)), begin)
     patch.wrap(optimizer, "reduce_independent_p_g_buckets_and_remove_grads", reduce)
     patch.wrap(optimizer, "partition_grads", partition)
+    patch.wrap(optimizer, "step", step)
 
 
 def _waits_in_bucket(optimizer: Any, param: Any) -> bool:
