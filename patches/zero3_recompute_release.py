@@ -32,7 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from vlmpatch.api import Code, Patch
 
@@ -112,12 +112,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
     task = torch._C._current_graph_task_id  # -1 outside a backward
     compiling = torch.compiler.is_compiling
     embedding = torch.nn.Embedding
-    kept = Kept(offload.post_sub_module_forward_function)
+    original_release = offload.post_sub_module_forward_function
+    kept = Kept(original_release)
 
     def before_forward(original: Release, self: Any, sub_module: Any) -> None:
         if not (compiling() or _is_left_alone(self)):
             if (running := task()) != -1:
-                kept.note(self, sub_module, running)
+                kept.note(self, sub_module, running, backward=False)
             elif kept.modules:
                 kept.release(self, since=0)
         original(self, sub_module)
@@ -129,12 +130,15 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def before_backward(original: Release, self: Any, sub_module: Any) -> None:
         if isinstance(sub_module, embedding) and not sub_module.weight.requires_grad:
             return
-        if not _is_left_alone(self):
-            kept.note(self, sub_module, task())
+        if not _is_left_alone(self) and (running := task()) != -1:
+            kept.note(self, sub_module, running, backward=True)
         original(self, sub_module)
 
     def after_backward(original: Release, self: Any, sub_module: Any) -> None:
-        original(self, sub_module)
+        if kept.only_recomputed(self, sub_module):
+            original_release(self, sub_module)
+        else:
+            original(self, sub_module)
         kept.release_inside(self, sub_module)
 
     patch.wrap(offload, "pre_sub_module_forward_function", before_forward)
@@ -147,6 +151,13 @@ def _is_left_alone(offload: Any) -> bool:
     return getattr(offload, "zenflow", False) or offload.offload_device == "nvme"
 
 
+class Gathered(NamedTuple):
+    """The backward a module was gathered in, and whether for its own part of it."""
+
+    task: int
+    backward: bool
+
+
 class Kept:
     """Modules that a running backward has gathered and not yet released, of every engine.
 
@@ -156,17 +167,27 @@ class Kept:
 
     def __init__(self, release: Release) -> None:
         self._release = release
-        # engine's offload -> module -> the backward it was last gathered in. Empty between backwards.
-        self.modules: dict[Any, dict[Any, int]] = {}
+        # engine's offload -> module -> where it was gathered last. Empty between backwards.
+        self.modules: dict[Any, dict[Any, Gathered]] = {}
         self._told: dict[Any, int] = {}
 
-    def note(self, offload: Any, sub_module: Any, task: int) -> None:
-        """``sub_module`` is about to be gathered in backward ``task``."""
+    def note(self, offload: Any, sub_module: Any, task: int, *, backward: bool) -> None:
+        """``sub_module`` is about to be gathered in backward ``task``, for its own backward or not."""
         modules = self.modules.setdefault(offload, {})
-        modules[sub_module] = task
+        before = modules.get(sub_module)
+        modules[sub_module] = Gathered(task, backward or (before is not None and before.backward))
         if self._told.get(offload) != task:
             self._told[offload] = task
             _at_end_of_backward(lambda: self.release(offload, since=task))
+
+    def only_recomputed(self, offload: Any, sub_module: Any) -> bool:
+        """Whether ``sub_module`` was gathered without DeepSpeed knowing of a backward to come.
+
+        DeepSpeed counts forwards against backwards. The count is short in the second backward through
+        one graph (``retain_graph``), where DeepSpeed from 0.19.3 on asserts it began what it ends.
+        """
+        gathered = self.modules.get(offload, {}).get(sub_module)
+        return gathered is not None and not gathered.backward
 
     def release_inside(self, offload: Any, sub_module: Any) -> None:
         """The backward of ``sub_module`` is over, and with it that of every module in it."""
@@ -182,7 +203,7 @@ class Kept:
     def release(self, offload: Any, since: int) -> None:
         """Backward ``since`` is over, and with it every later one: those ran inside it."""
         modules = self.modules.get(offload, {})
-        for sub_module in [module for module, task in modules.items() if task >= since]:
+        for sub_module in [module for module, at in modules.items() if at.task >= since]:
             del modules[sub_module]
             self._release(offload, sub_module)
         if not modules:
