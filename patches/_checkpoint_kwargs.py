@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+# The sink through which every model of transformers gets its checkpoint function.
+_SINK = "_set_gradient_checkpointing"
 
 
 def say_non_reentrant(
@@ -16,6 +23,21 @@ def say_non_reentrant(
     return original(self, gradient_checkpointing_kwargs=filled, **kwargs)
 
 
-def insists_on_reentrant(checkpoint_function: Any) -> bool:
-    """Whether the function handed to the model is ``partial(checkpoint, use_reentrant=True)``."""
-    return getattr(checkpoint_function, "keywords", {}).get("use_reentrant") is True
+def look_at_sink(code: Code) -> None:
+    """Raises ``Unrecognised`` unless models get their checkpoint function the way we know."""
+    function = code.function(f"PreTrainedModel.{_SINK}")
+    if function is None or "gradient_checkpointing_func" not in function.parameters:
+        raise Unrecognised(f"PreTrainedModel.{_SINK} takes no gradient_checkpointing_func")
+
+
+def on_reentrant(patch: Patch, module: ModuleType, then: Callable[[Any], None]) -> None:
+    """Call ``then(model)`` after a model was given ``partial(checkpoint, use_reentrant=True)``."""
+
+    def after_set(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        function = kwargs.get("gradient_checkpointing_func")
+        if getattr(function, "keywords", {}).get("use_reentrant") is True:
+            then(self)
+        return result
+
+    patch.wrap(module.PreTrainedModel, _SINK, after_set)

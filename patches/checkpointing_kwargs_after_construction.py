@@ -35,7 +35,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def heard(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         old = getattr(self.args, _OLD, None)
         if old is not None and old != getattr(self.args, _NEW, None):
-            setattr(self.args, _NEW, old)
+            patch.replace(self.args, _NEW, old)
             patch.warn("late", f"args.{_OLD} was assigned after construction; assign args.{_NEW}.")
         return original(self, *args, **kwargs)
 

@@ -40,8 +40,17 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Note schedulers as they are made; keep them in step with the groups."""
+
+    def keeping_step(original: Any, self: Any, client_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        kept = [bool(group["params"]) for group in getattr(client_optimizer, "param_groups", ())]
+        result = original(self, client_optimizer, *args, **kwargs)
+        if not all(kept) and len(client_optimizer.param_groups) == sum(kept):
+            for scheduler in _schedulers.get(client_optimizer, ()):
+                _forget(patch, scheduler, kept)
+        return result
+
     if hasattr(module, _ENGINE):
-        patch.wrap(getattr(module, _ENGINE), _METHOD, _keeping_step)
+        patch.wrap(getattr(module, _ENGINE), _METHOD, keeping_step)
     else:
         patch.wrap(getattr(module, _SCHEDULER), "__init__", _noted)
 
@@ -51,17 +60,9 @@ def _noted(original: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) 
     _schedulers.setdefault(optimizer, WeakSet()).add(self)
 
 
-def _keeping_step(original: Any, self: Any, client_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-    kept = [bool(group["params"]) for group in getattr(client_optimizer, "param_groups", ())]
-    result = original(self, client_optimizer, *args, **kwargs)
-    if not all(kept) and len(client_optimizer.param_groups) == sum(kept):
-        for scheduler in _schedulers.get(client_optimizer, ()):
-            _forget(scheduler, kept)
-    return result
-
-
-def _forget(scheduler: Any, kept: list[bool]) -> None:
+def _forget(patch: Patch, scheduler: Any, kept: list[bool]) -> None:
     for name in _PER_GROUP:
         values = getattr(scheduler, name, None)
         if isinstance(values, list) and len(values) == len(kept):
-            setattr(scheduler, name, [value for value, stays in zip(values, kept, strict=True) if stays])
+            remaining = [value for value, stays in zip(values, kept, strict=True) if stays]
+            patch.replace(scheduler, name, remaining)

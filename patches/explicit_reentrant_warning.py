@@ -21,11 +21,10 @@ import os
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch
 
-from ._checkpoint_kwargs import insists_on_reentrant
+from ._checkpoint_kwargs import look_at_sink, on_reentrant
 
-_METHOD = "_set_gradient_checkpointing"
 _WARNING = (
     "use_reentrant=True was passed in so many words and stands. With several ranks it is known to end in "
     "'marked ready only once' (DDP), 'already been reduced' (ZeRO-1/2), an AssertionError or silently wrong "
@@ -36,23 +35,18 @@ _WARNING = (
 
 def look(code: Code) -> str | None:
     """The sink through which every model gets its checkpoint function must be as we know it."""
-    function = code.function(f"PreTrainedModel.{_METHOD}")
-    if function is None or "gradient_checkpointing_func" not in function.parameters:
-        raise Unrecognised(f"PreTrainedModel.{_METHOD} takes no gradient_checkpointing_func")
+    look_at_sink(code)
     return None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Warn when the checkpoint function says ``use_reentrant=True`` and there are several ranks."""
 
-    def after_set(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        function = kwargs.get("gradient_checkpointing_func")
-        if insists_on_reentrant(function) and _several_ranks():
+    def warn(model: Any) -> None:
+        if _several_ranks():
             patch.warn("reentrant", _WARNING)
-        return result
 
-    patch.wrap(module.PreTrainedModel, _METHOD, after_set)
+    on_reentrant(patch, module, warn)
 
 
 def _several_ranks() -> bool:

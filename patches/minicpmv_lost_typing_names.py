@@ -6,16 +6,18 @@ accident until it moved to built-in generics.
 Since the torch whose ``torch.nn.functional`` no longer imports the name; the code is looked at, because
 the model's folder is downloaded once and kept.
 
-The change: before remote code is executed beside which lies a resampler that misses such a name,
-``torch.nn.functional`` gets it. A process that loads no such checkpoint sees nothing.
+The change: while remote code is executed beside which lies a resampler that misses such a name,
+``torch.nn.functional`` has it, and no longer. Nobody else sees anything.
 
 Upstream: https://huggingface.co/openbmb/MiniCPM-V-2_6/blob/main/resampler.py
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -40,21 +42,27 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def with_names(original: Any, class_name: str, module_path: Any, *args: Any, **kwargs: Any) -> Any:
         folder = os.path.dirname(os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path)))
-        _give_back(patch, os.path.join(folder, "resampler.py"))
-        return original(class_name, module_path, *args, **kwargs)
+        with _given_back(patch, os.path.join(folder, "resampler.py")):
+            return original(class_name, module_path, *args, **kwargs)
 
     patch.wrap(module, _DOOR, with_names)
 
 
-def _give_back(patch: Patch, resampler: str) -> None:
-    if not os.path.isfile(resampler):
-        return
-    with open(resampler, encoding="utf-8") as handle:
-        source = handle.read()
+@contextlib.contextmanager
+def _given_back(patch: Patch, resampler: str) -> Iterator[None]:
     functional = importlib.import_module(_SOURCE)
-    lost = lost_typing_names(source, _SOURCE, set(vars(functional)))
-    for name, value in lost.items():
-        patch.replace(functional, name, value)
+    lost = _lost_names(resampler, set(vars(functional)))
     if lost:
         names = ", ".join(lost)
         patch.warn("names", f"{os.path.basename(resampler)} should say `from typing import {names}`.")
+    with contextlib.ExitStack() as names_are_there:
+        for name, value in lost.items():
+            names_are_there.enter_context(patch.swapped(functional, name, value))
+        yield
+
+
+def _lost_names(resampler: str, provided: set[str]) -> dict[str, Any]:
+    if not os.path.isfile(resampler):
+        return {}
+    with open(resampler, encoding="utf-8") as handle:
+        return lost_typing_names(handle.read(), _SOURCE, provided)

@@ -58,7 +58,9 @@ def _translate(patch: Patch, words: list[str], known: set[str]) -> list[str]:
         if name in known or name not in {*_NEW_NAMES, _DIRECTORY}:
             translated.append(word)
         elif name == _DIRECTORY:
-            os.environ.setdefault(_VARIABLE, value if equals else next(rest, ""))
+            folder = value if equals else next(rest, "")
+            if _VARIABLE not in os.environ:
+                patch.set_item(os.environ, _VARIABLE, folder)
             patch.warn(name, f"--{name} is gone; set the environment variable {_VARIABLE}.")
         elif _NEW_NAMES[name] in known:
             translated.append(f"--{_NEW_NAMES[name]}{equals}{value}")

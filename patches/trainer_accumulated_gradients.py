@@ -43,7 +43,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         steps = self.args.gradient_accumulation_steps
         accelerator = self.accelerator
         if not self.is_deepspeed_enabled and accelerator.gradient_accumulation_steps != steps:
-            accelerator.gradient_accumulation_steps = steps
+            patch.replace(accelerator, "gradient_accumulation_steps", steps)
             patch.warn(
                 "undivided",
                 f"{type(self).__name__}.training_step should divide the loss by "

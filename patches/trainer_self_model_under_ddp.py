@@ -40,12 +40,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def through_ddp(original: Any, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(model, DistributedDataParallel) or self.model is model:
             return original(self, model, inputs, *args, **kwargs)
-        own = self.model
-        self.model = stand_in = _ThroughDdp(own, model)
-        try:
+        stand_in = _ThroughDdp(self.model, model)
+        with patch.swapped(self, "model", stand_in):
             result = original(self, model, inputs, *args, **kwargs)
-        finally:
-            self.model = own
         if not stand_in.called:
             raise RuntimeError(f"{type(self).__name__}.{_STOPPED} (vlmpatch: {patch.id})")
         patch.warn("reduced", f"{type(self).__name__}.compute_loss should call `model`, not `self.model`.")

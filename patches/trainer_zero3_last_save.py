@@ -47,11 +47,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         engine = _engine(self)
         if engine is None or step != self.state.global_step:
             return original(self, *args, **kwargs)
-        setattr(engine, _GATHER, lambda *_args, **_kwargs: weights)
-        try:
+        with patch.swapped(engine, _GATHER, lambda *_args, **_kwargs: weights):
             return original(self, *args, **kwargs)
-        finally:
-            delattr(engine, _GATHER)
 
     for cls in trainer_classes(module):
         patch.wrap(cls, "save_state", save_state)

@@ -34,7 +34,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         results = original(self, *args, **kwargs)
         for part in results:
             if all(hasattr(part, name) for name in _OWN) and part.local_rank == -1:
-                part.local_rank = part.local_process_index
+                patch.replace(part, "local_rank", part.local_process_index)
                 patch.warn("unset", "args.local_rank is not set any more; say args.local_process_index.")
         return results
 

@@ -24,6 +24,7 @@ from vlmpatch.api import Code, Patch
 
 FORCED = 'args.gradient_checkpointing_kwargs["use_reentrant"] = True'
 KEY = "use_reentrant"
+_KWARGS = "gradient_checkpointing_kwargs"
 
 
 def look(code: Code) -> str | None:
@@ -36,15 +37,16 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
         given: Any = inspect.signature(original).bind(self, *args, **kwargs).arguments.get("args")
-        if not (hasattr(given, "gradient_checkpointing_kwargs") and _frozen_parameters_work()):
+        if not (hasattr(given, _KWARGS) and _frozen_parameters_work()):
             return original(self, *args, **kwargs)
         chosen = given.gradient_checkpointing_kwargs or {}
         if chosen.get(KEY):
             return original(self, *args, **kwargs)
-        given.gradient_checkpointing_kwargs = guard = _Guarded({**chosen, KEY: False})
+        guard = _Guarded({**chosen, KEY: False})
+        patch.replace(given, _KWARGS, guard)
         original(self, *args, **kwargs)
         if given.gradient_checkpointing_kwargs is guard:
-            given.gradient_checkpointing_kwargs = dict(guard)
+            patch.replace(given, _KWARGS, dict(guard))
 
     for name, value in list(vars(module).items()):
         own = isinstance(value, type) and value.__module__ == module.__name__

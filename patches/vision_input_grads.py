@@ -25,35 +25,28 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch
 
-from ._checkpoint_kwargs import insists_on_reentrant
+from ._checkpoint_kwargs import look_at_sink, on_reentrant
 
-_METHOD = "_set_gradient_checkpointing"
 _INPUTS = ("hidden_states", "pixel_values", "inputs_embeds")
 
 
 def look(code: Code) -> str | None:
     """The sink through which every model gets its checkpoint function must be as we know it."""
-    function = code.function(f"PreTrainedModel.{_METHOD}")
-    if function is None or "gradient_checkpointing_func" not in function.parameters:
-        raise Unrecognised(f"PreTrainedModel.{_METHOD} takes no gradient_checkpointing_func")
+    look_at_sink(code)
     return None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Hook the towers of every model that is switched to reentrant checkpointing."""
-    pretrained = module.PreTrainedModel
 
-    def after_set(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        if insists_on_reentrant(kwargs.get("gradient_checkpointing_func")):
-            for tower in _innermost_models(self, pretrained):
-                if require_input_grad not in tower._forward_pre_hooks.values():
-                    patch.hook(tower.register_forward_pre_hook, require_input_grad, with_kwargs=True)
-        return result
+    def hook_towers(model: Any) -> None:
+        for tower in _innermost_models(model, module.PreTrainedModel):
+            if require_input_grad not in tower._forward_pre_hooks.values():
+                patch.hook(tower.register_forward_pre_hook, require_input_grad, with_kwargs=True)
 
-    patch.wrap(pretrained, _METHOD, after_set)
+    on_reentrant(patch, module, hook_towers)
 
 
 def require_input_grad(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -109,11 +109,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         first = [(param, grad) for param, grad, repeated in pairs if not repeated]
         later = [(param, grad) for param, grad, repeated in pairs if repeated]
         buffers = list(original(self, *map(list, zip(*first, strict=True))) or ()) if first else []
-        self.micro_step_id = 1  # any but the first: DeepSpeed then adds
-        try:
+        with patch.swapped(self, "micro_step_id", 1):  # any but the first: DeepSpeed then adds
             return buffers + list(original(self, *map(list, zip(*later, strict=True))) or ())
-        finally:
-            self.micro_step_id = 0
 
     patch.wrap(optimizer, next(name for name in BEGINNINGS if name in vars(optimizer)), begin)
     patch.wrap(optimizer, "reduce_independent_p_g_buckets_and_remove_grads", reduce)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from vlmpatch import report
@@ -33,6 +34,15 @@ class Patch:
         """Set ``owner.name``, which may be new, to ``value``."""
         if self.active:
             self._journal.replace(self.id, owner, name, value)
+
+    def swapped(self, owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
+        """``owner.name`` is ``value`` inside the block, and afterwards what it was before."""
+        return self._journal.swapped(self.id, owner, name, value) if self.active else nullcontext()
+
+    def set_item(self, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+        """``mapping[key] = value``: an environment variable, an entry of a registry."""
+        if self.active:
+            self._journal.set_item(self.id, mapping, key, value)
 
     def set_default(self, function: Callable[..., Any], name: str, value: Any) -> None:
         """Change a parameter's default in the innermost function; see ``Journal.set_default``."""

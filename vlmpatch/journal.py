@@ -7,10 +7,12 @@ and the remark says so.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
-from collections.abc import Callable, Collection, Iterator
-from types import ClassMethodDescriptorType, FunctionType
+import weakref
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from types import ClassMethodDescriptorType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -64,8 +66,38 @@ class Journal:
         self._set(patch, owner, name, kind(layer) if kind else layer, what, switch)
 
     def replace(self, patch: str, owner: Any, name: str, value: Any) -> None:
-        """Set ``owner.name`` to ``value``; the attribute may be new."""
+        """Set ``owner.name`` to ``value``; the attribute may be new.
+
+        An ``owner`` that lives only as long as a run (a trainer, its arguments) is not kept alive.
+        """
         self._set(patch, owner, name, value, f"set {_path(owner, name)}", None)
+
+    @contextlib.contextmanager
+    def swapped(self, patch: str, owner: Any, name: str, value: Any) -> Iterator[None]:
+        """``owner.name`` is ``value`` inside the block, and afterwards what it was before."""
+        change = self._set(patch, owner, name, value, f"swapped {_path(owner, name)}", None)
+        try:
+            yield
+        finally:
+            if self._forget(change):
+                change.undo()
+
+    def set_item(self, patch: str, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+        """``mapping[key] = value``: an environment variable, an entry of a registry."""
+        before = mapping.get(key, ABSENT)
+        mapping[key] = value
+        what = f"set item {key!r}"
+
+        def undo() -> str | None:
+            if mapping.get(key, ABSENT) != value:
+                return f"{what}: left, somebody changed it since"
+            if before is ABSENT:
+                del mapping[key]
+            else:
+                mapping[key] = before
+            return None
+
+        self._record(Change(patch, what, undo))
 
     def set_default(self, patch: str, function: Callable[..., Any], name: str, value: Any) -> None:
         """Change the default of parameter ``name`` in the innermost function under ``function``.
@@ -109,24 +141,29 @@ class Journal:
 
     def _set(
         self, patch: str, owner: Any, name: str, value: Any, what: str, switch: list[bool] | None
-    ) -> None:
-        own = vars(owner) if hasattr(owner, "__dict__") else {}
-        before = own.get(name, ABSENT)
+    ) -> Change:
+        before = _held(owner, name)
         setattr(owner, name, value)
+        reference = _reference(owner)
 
         def undo() -> str | None:
             if switch is not None:
                 switch[0] = False
-            if vars(owner).get(name, ABSENT) is not value:
+            holder = reference()
+            if holder is None:
+                return None
+            if _held(holder, name) is not value:
                 state = "switched off in place" if switch is not None else "left"
                 return f"{what}: {state}, somebody patched on top of it"
             if before is ABSENT:
-                delattr(owner, name)
+                delattr(holder, name)
             else:
-                setattr(owner, name, before)
+                setattr(holder, name, before)
             return None
 
-        self._record(Change(patch, what, undo))
+        change = Change(patch, what, undo)
+        self._record(change)
+        return change
 
     def _switch_on(self, patch: str, function: Any, what: str) -> None:
         for candidate in _chain(function):
@@ -140,6 +177,14 @@ class Journal:
     def _record(self, change: Change) -> None:
         with self._lock:
             self._changes.append(change)
+
+    def _forget(self, change: Change) -> bool:
+        """Strike ``change`` from the record; False when a rollback has done so meanwhile."""
+        with self._lock:
+            kept = [other for other in self._changes if other is not change]
+            found = len(kept) < len(self._changes)
+            self._changes = kept
+            return found
 
 
 def _layer(
@@ -233,7 +278,24 @@ def _original(owner: Any, name: str) -> tuple[Callable[..., Any], type | None]:
     return inherited, kind
 
 
+def _held(owner: Any, name: str) -> Any:
+    """What ``owner`` itself holds as ``name``, in its namespace or behind a property, or ``ABSENT``."""
+    if isinstance(getattr(type(owner), name, None), property):
+        return getattr(owner, name)
+    return getattr(owner, "__dict__", {}).get(name, ABSENT)
+
+
+def _reference(owner: Any) -> Callable[[], Any]:
+    """``owner``, held only where it lives as long as the process: a run's objects must be free to go."""
+    if not isinstance(owner, (ModuleType, type)):
+        with contextlib.suppress(TypeError):  # takes no weak reference
+            return weakref.ref(owner)
+    return lambda: owner
+
+
 def _path(owner: Any, name: str) -> str:
+    if not isinstance(owner, (ModuleType, type, FunctionType)):
+        owner = type(owner)  # the repr of a run's object can be pages long
     module = getattr(owner, "__module__", None)
     own = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
     return f"{module}.{own}.{name}" if module else f"{own}.{name}"

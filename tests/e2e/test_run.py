@@ -21,9 +21,10 @@ LAUNCHERS = {
     ],
     "deepspeed": ["deepspeed", "--num_gpus", "2", "--master_port", "PORT"],
 }
+# One write a line: DeepSpeed starts its workers with -u, and print() would then interleave word by word.
 WORKER = """
 import os, sys
-print("rank", os.environ["RANK"], "vlmpatch" in sys.modules, flush=True)
+sys.stdout.write(f"rank {os.environ['RANK']} {'vlmpatch' in sys.modules}\\n")
 """
 
 

@@ -4,6 +4,7 @@ import functools
 import inspect
 import pickle
 import sys
+import weakref
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
@@ -31,6 +32,20 @@ class Base:
 
 class Child(Base):
     pass
+
+
+class Run:
+    def __init__(self) -> None:
+        self.model = 1
+        self.steps_ = 1
+
+    @property
+    def steps(self) -> int:
+        return self.steps_
+
+    @steps.setter
+    def steps(self, value: int) -> None:
+        self.steps_ = value
 
 
 def shout(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -154,6 +169,55 @@ def test_replace_new_and_old(journal: Journal) -> None:
     journal.rollback(["p"])
     assert vars(target)["old"] == 1
     assert not hasattr(target, "new")
+
+
+def test_swapped_for_a_block_only(journal: Journal) -> None:
+    run = Run()
+    with journal.swapped("p", run, "model", 2), journal.swapped("p", run, "new", 3):
+        assert (run.model, run.__dict__["new"]) == (2, 3)
+        assert journal.changes("p") == [f"swapped {__name__}.Run.model", f"swapped {__name__}.Run.new"]
+    assert vars(run) == {"model": 1, "steps_": 1}
+    assert journal.changes("p") == []
+
+
+def test_swapped_is_undone_by_an_error_and_once_only(journal: Journal) -> None:
+    run = Run()
+    with pytest.raises(KeyError), journal.swapped("p", run, "model", 2):
+        raise KeyError
+    assert run.model == 1
+    with journal.swapped("p", run, "model", 2):
+        journal.rollback(["p"])
+        assert run.model == 1
+        run.model = 2  # somebody's own 2, not ours
+    assert run.model == 2
+
+
+def test_what_lies_behind_a_property_comes_back(journal: Journal) -> None:
+    run = Run()
+    journal.replace("p", run, "steps", 4)
+    assert run.steps == 4
+    assert journal.rollback(["p"]) == []
+    assert run.steps == 1
+
+
+def test_a_run_is_not_kept_alive(journal: Journal) -> None:
+    run = Run()
+    alive = weakref.ref(run)
+    journal.replace("p", run, "model", 2)
+    del run
+    assert alive() is None
+    assert journal.rollback(["p"]) == []
+
+
+def test_items_are_put_back(journal: Journal) -> None:
+    registry = {"old": "1"}
+    journal.set_item("p", registry, "old", "2")
+    journal.set_item("p", registry, "new", "3")
+    assert registry == {"old": "2", "new": "3"}
+    registry["new"] = "4"
+    (remark,) = journal.rollback(["p"])
+    assert "somebody changed it since" in remark
+    assert registry == {"old": "1", "new": "4"}
 
 
 def test_somebody_patched_on_top_and_keeps_his_layer(journal: Journal) -> None:
