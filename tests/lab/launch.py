@@ -167,8 +167,9 @@ def checkpoints(stack: Stack, kinds: Iterable[str]) -> dict[str, Path]:
 
 
 def _checkpoint_folder(stack: Stack, kind: str) -> Path:
-    sources = ["zoo.py", "internvl_repo/modeling_tiny_internvl.py"] if kind in ZOO else ["tiny.py"]
-    recipe = hashlib.sha256(b"".join((ROOT / "tests" / "lab" / name).read_bytes() for name in sources))
+    lab = ROOT / "tests" / "lab"
+    sources = [lab / "zoo.py", *sorted((lab / kind).glob("*.py"))] if kind in ZOO else [lab / "tiny.py"]
+    recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
     return envs.cache_root() / "models" / f"{kind}-{_transformers(stack)}-{recipe.hexdigest()[:8]}"
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 VOCABULARY = 128
 IMAGE = 120  # the token that stands for a piece of an image
-REPOSITORY = Path(__file__).parent / "internvl_repo"
+HERE = Path(__file__).parent
 TEXT = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -146,22 +146,34 @@ def minicpmv4_6(folder: Path) -> int:
 
 def internvl_repo(folder: Path) -> int:
     """Repository code in InternVL's manner: its vision tower calls torch's checkpoint itself."""
+    return _with_own_code(folder, "internvl", "TinyInternVL", VISION, images=1, pieces=4)
+
+
+def timm_repo(folder: Path) -> int:
+    """Repository code in MiniCPM-V-2's manner: its vision tower is timm's, called once an image."""
+    vision = {"img_size": 28, "patch_size": 14, "depth": 2, "embed_dim": 32, "num_heads": 4}
+    return _with_own_code(folder, "timm", "TinyTimm", vision, images=2, pieces=8)
+
+
+def _with_own_code(
+    folder: Path, name: str, prefix: str, vision: dict[str, Any], images: int, pieces: int
+) -> int:
     import torch
 
-    package = "tests.lab.internvl_repo"
-    configuration = importlib.import_module(f"{package}.configuration_tiny_internvl")
-    modeling = importlib.import_module(f"{package}.modeling_tiny_internvl")
-    config = configuration.TinyInternVLConfig(text=TEXT, vision=VISION, image_token=IMAGE)
+    package = f"tests.lab.{name}_repo"
+    configuration = importlib.import_module(f"{package}.configuration_tiny_{name}")
+    modeling = importlib.import_module(f"{package}.modeling_tiny_{name}")
+    config = getattr(configuration, f"{prefix}Config")(text=TEXT, vision=vision, image_token=IMAGE)
     config.auto_map = {
-        "AutoConfig": "configuration_tiny_internvl.TinyInternVLConfig",
-        "AutoModel": "modeling_tiny_internvl.TinyInternVLModel",
+        "AutoConfig": f"configuration_tiny_{name}.{prefix}Config",
+        "AutoModel": f"modeling_tiny_{name}.{prefix}Model",
     }
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 28, 28)}
+    def pixels() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(images, 3, 28, 28)}
 
-    size = _write(modeling.TinyInternVLModel(config), folder, images, 4)
-    for source in REPOSITORY.glob("*_tiny_internvl.py"):
+    size = _write(getattr(modeling, f"{prefix}Model")(config), folder, pixels, pieces)
+    for source in (HERE / f"{name}_repo").glob(f"*_tiny_{name}.py"):
         shutil.copy(source, folder)
     return size
 
@@ -202,4 +214,5 @@ ZOO: dict[str, Callable[[Path], int]] = {
     "internvl": internvl,
     "minicpmv4_6": minicpmv4_6,
     "internvl_repo": internvl_repo,
+    "timm_repo": timm_repo,
 }

@@ -20,8 +20,8 @@ from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
 
 COLUMNS = ("transformers", "deepspeed", "peft", "accelerate")
-NAMES = {"llamafactory": "LLaMA-Factory", "ms-swift": "ms-swift", "trl": "TRL"}
-NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl")
+NAMES = {"llamafactory": "LLaMA-Factory", "ms-swift": "ms-swift", "trl": "TRL", "timm": "timm"}
+NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "timm")
 MENDED, RIGHT, CHOICE, WRONG, ABSENT = "✗ → ✓", "✓", "✗ ⚠", "**?**", ""
 
 WORDS = {

@@ -50,7 +50,7 @@ class Row:
         return holds(self.only, versions(stack)) and self.framework == framework(stack)
 
 
-FRAMEWORKS = ("llamafactory", "ms-swift", "trl")  # the first that a stack pins is what it is for
+FRAMEWORKS = ("llamafactory", "ms-swift", "trl", "timm")  # the first that a stack pins is what it is for
 
 
 def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
