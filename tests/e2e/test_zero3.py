@@ -23,6 +23,9 @@ from tests.lab import envs, launch
 from vlmpatch.code import Unrecognised, of_file
 
 EXACT = 1e-5
+# Gather calls a step: the first block's frozen layers are recomputed although their backward is empty,
+# in the vision tower and in the language model, however deep they are.
+FIRST_BLOCK = 4
 STACKS = {
     "tf445-ds0154": "qwen2_vl",  # Qwen2.5-VL came with transformers 4.49
     "tf447-ds0169": "qwen2_vl",
@@ -179,12 +182,9 @@ def test_nothing_stays_gathered(stack: str, run: Run, results: Results) -> None:
 @cases(comparable)
 def test_gathers_are_those_of_checkpointing_off(stack: str, run: Run, results: Results) -> None:
     mine, floor = (results(stack)(which)["steps"][-1] for which in (run, off(run)))
-    whole = results(stack)(run)["parameters"]
-    # The first block's frozen layers are recomputed although their backward is empty, and with a
-    # prefetcher the two runs fetch ahead at different moments; on models of real depth both vanish.
-    slack = 0.12 * whole * run.forwards
-    assert mine["elements"] <= floor["elements"] + slack
-    block = 0.3 * whole
+    assert mine["elements"] <= 1.03 * floor["elements"]
+    assert mine["calls"] <= floor["calls"] + FIRST_BLOCK
+    block = 0.3 * results(stack)(run)["parameters"]
     assert mine["peak"] <= floor["peak"] + block
 
 
