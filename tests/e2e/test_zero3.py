@@ -26,6 +26,9 @@ EXACT = 1e-5
 # Gather calls a step: the first block's frozen layers are recomputed although their backward is empty,
 # in the vision tower and in the language model, however deep they are.
 FIRST_BLOCK = 4
+# Elements of the patch embedding. From transformers 5 on enable_input_require_grads(), which goes with
+# checkpointing, lets its output require grad, so that DeepSpeed gathers it for a backward.
+HOOKED = {"tf523-ds0198": 3 * 2 * 8 * 8 * 32}
 STACKS = {
     "tf445-ds0154": "qwen2_vl",  # Qwen2.5-VL came with transformers 4.49
     "tf447-ds0169": "qwen2_vl",
@@ -182,7 +185,8 @@ def test_nothing_stays_gathered(stack: str, run: Run, results: Results) -> None:
 @cases(comparable)
 def test_gathers_are_those_of_checkpointing_off(stack: str, run: Run, results: Results) -> None:
     mine, floor = (results(stack)(which)["steps"][-1] for which in (run, off(run)))
-    assert mine["elements"] <= 1.03 * floor["elements"]
+    hooked = HOOKED.get(stack, 0) * run.forwards
+    assert mine["elements"] <= 1.03 * floor["elements"] + hooked
     assert mine["calls"] <= floor["calls"] + FIRST_BLOCK
     block = 0.3 * results(stack)(run)["parameters"]
     assert mine["peak"] <= floor["peak"] + block
