@@ -43,6 +43,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     ) -> Any:
         if ds_key_long == _KEY and hf_val == 0 and self.get_value(_KEY) == "auto":
             hf_val = 1
+            patch.warn("zero", "DeepSpeed refuses to warm up over 0 steps; say --warmup_steps 1.")
         return original(self, ds_key_long, hf_val, *args, **kwargs)
 
     patch.wrap(module.HfTrainerDeepSpeedConfig, "fill_match", at_least_one)

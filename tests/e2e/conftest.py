@@ -1,4 +1,4 @@
-"""Runs the cells of all collected cases in one bare and one patched process a stack."""
+"""What end-to-end tests share: the cells of all collected cases, run together, and MiniCPM-V's stand-in."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import cells, envs
+from tests.lab import cells, envs, launch
 from tests.lab.cells import Result
 from tests.lab.outcomes import Case
 
@@ -48,6 +48,18 @@ def run_cases(
         return bare, patched
 
     return run
+
+
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MiniCPM-V's checkpoint, script and data (``tests/standin``); made once, read by every stack."""
+    made = tmp_path_factory.mktemp("minicpmv")
+    stack = envs.read_stacks()["tf457-ds0182"]
+    launch.warm_up(stack)
+    cache = {"HF_MODULES_CACHE": str(made / "modules")}
+    finished = launch.run(stack, ["python", "-m", "tests.standin.make", made], limit=120, env=cache)
+    assert finished.rc == 0, finished
+    return made
 
 
 def _cases(session: pytest.Session) -> Iterator[Case]:

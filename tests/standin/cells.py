@@ -1,50 +1,160 @@
-"""Which runs of the script show what: the matrix, and one run for every patch that must be needed."""
+"""Which runs of the script show what, as data: the matrix, and what the script needs each patch for."""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
 
-Cell = dict[str, Any]
+TF445, TF457, TF523 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198"
+STACKS = (TF445, TF457, TF523)
+TF457_NEW_DEEPSPEED = "tf457-ds0198"
 ENGINES = ("zero2", "zero3", "ddp")
 TUNINGS = ("lora_vision", "lora", "full", "llm_frozen")
-DATA: tuple[Cell, ...] = (
-    {"data": "many", "batch": 1},
-    {"data": "few", "batch": 1},
-    {"data": "many", "batch": 2},
-)
-KWARGS = ("own", "none", "reentrant")
-# Without the patch, this is what the run ends in; what is silent has no text here.
-NEEDED: dict[str, tuple[str, Cell]] = {
-    "minicpmv-lost-typing-names": ("NameError: name 'List' is not defined", {}),
-    "minicpmv-init-arguments": ("unexpected keyword argument 'init_vision'", {}),
-    "minicpmv-missing-post-init": ("has no attribute 'all_tied_weights_keys'", {}),
-    "minicpmv-inplace-embeddings": (
-        "a view of a leaf Variable that requires grad is being used in an in-place operation",
-        {"tuning": "llm_frozen"},
-    ),
-    "trainer-star-import-names": (r"NameError: name '\w+' is not defined", {}),
-    "trainer-tokenizer-argument": ("unexpected keyword argument 'tokenizer'", {}),
-    "trainer-use-apex": ("has no attribute 'use_apex'", {}),
-    "trainer-save-safetensors": ("has no attribute 'save_safetensors'", {}),
-    "trainer-training-step-signature": ("takes 3 positional arguments but 4 were given", {}),
-    "chat-template-dict": ("RecursionError", {}),
-    "renamed-training-flags": ("not used by the HfArgumentParser", {}),
+# What the unchanged script ends in without vlmpatch, on the torch of today.
+BARE = {
+    TF445: "NameError: name 'List' is not defined",
+    TF457: "NameError: name 'Dict' is not defined",
+    TF523: "NameError: name 'Dict' is not defined",
 }
 
 
-def matrix(engines: tuple[str, ...] = ENGINES) -> list[Cell]:
-    """Every engine, tuning and kind of batch; the three ways to say use_reentrant on the hardest batch."""
-    cells: list[Cell] = []
-    for engine in engines:
-        for tuning in TUNINGS:
-            for data in DATA:
-                base = {"engine": engine, "tuning": tuning, **data}
-                cells.append({**base, "checkpointing": False})
-                hardest = data == DATA[0]
-                cells += [{**base, "kwargs": kwargs} for kwargs in (KWARGS if hardest else KWARGS[:1])]
-    return cells
+@dataclass(frozen=True)
+class Cell:
+    """One run of the script."""
+
+    engine: str = "zero2"
+    tuning: str = "lora_vision"
+    data: str = "many"  # few: one slice an image; many: more slices than vision_batch_size
+    batch: int = 1
+    kwargs: str = "own"  # what the script assigns to gradient_checkpointing_kwargs: own | none | reentrant
+    checkpointing: bool = True
+    accumulate: int = 1
+    steps: int = 4
+    without: tuple[str, ...] = ()  # patches taken back before the script starts
+    drop: tuple[str, ...] = ()  # taken from the command line
+
+    @property
+    def id(self) -> str:
+        parts = [self.engine, self.tuning, self.data, f"b{self.batch}"]
+        parts += [self.kwargs if self.checkpointing else "off"]
+        parts += [f"ga{self.accumulate}"] if self.accumulate > 1 else []
+        parts += [f"no-{name}" for name in (*self.drop, *self.without)]
+        return "-".join(parts)
+
+    @property
+    def reference(self) -> Cell:
+        """The same training with checkpointing off."""
+        return dataclasses.replace(self, checkpointing=False, kwargs="own", without=())
+
+    @property
+    def patched(self) -> Cell:
+        """The same training with every patch."""
+        return dataclasses.replace(self, without=())
 
 
-def needed() -> list[Cell]:
-    """One run without each patch whose absence ends in an error."""
-    return [{**cell, "without": [name]} for name, (_, cell) in NEEDED.items()]
+@dataclass(frozen=True)
+class Trial:
+    """A cell on a stack, and the cells it is compared with."""
+
+    stack: str
+    cell: Cell
+    beside: tuple[Cell, ...] = ()
+    bare: bool = False  # without vlmpatch
+
+    @property
+    def id(self) -> str:
+        return f"{self.stack}:{self.cell.id}"
+
+
+@dataclass(frozen=True)
+class Need:
+    """What the script ends in, on these stacks, without a patch."""
+
+    patch: str
+    symptom: str
+    stacks: tuple[str, ...]
+    cell: Cell = Cell()
+    says: bool = True  # with the patch, one warning says what the script should say today
+
+    @property
+    def without(self) -> Cell:
+        return dataclasses.replace(self.cell, without=(self.patch,))
+
+
+FROM_4_50, FROM_5 = (TF457, TF523), (TF523,)
+ZERO3_LORA = Cell(engine="zero3")
+NEEDS = (
+    Need("minicpmv-lost-typing-names", "NameError: name 'List' is not defined", STACKS),
+    Need("minicpmv-init-arguments", "unexpected keyword argument 'init_vision'", STACKS),
+    Need("minicpmv-missing-post-init", "has no attribute 'all_tied_weights_keys'", FROM_5),
+    Need(
+        "minicpmv-inplace-embeddings",
+        "a view of a leaf Variable that requires grad is being used in an in-place operation",
+        FROM_5,
+        Cell(tuning="llm_frozen"),
+        says=False,
+    ),
+    Need("trainer-star-import-names", r"NameError: name '\w+' is not defined", FROM_4_50),
+    Need("trainer-tokenizer-argument", "unexpected keyword argument 'tokenizer'", FROM_5),
+    Need("trainer-use-apex", "has no attribute 'use_apex'", FROM_5),
+    Need("trainer-save-safetensors", "has no attribute 'save_safetensors'", FROM_5),
+    Need("trainer-training-step-signature", "takes 3 positional arguments but 4 were given", FROM_4_50),
+    Need("chat-template-dict", "RecursionError", FROM_5),
+    Need("renamed-training-flags", "not used by the HfArgumentParser", FROM_4_50),
+    Need(
+        "deepspeed-no-warmup",
+        "warmup_num_steps must be a positive integer, got 0",
+        (TF457_NEW_DEEPSPEED,),
+        Cell(drop=("warmup_ratio",)),
+    ),
+    Need("trainer-zero3-last-save", "was called on rank 0 and not on rank 1", STACKS, ZERO3_LORA),
+    Need(
+        "gradient-checkpointing-default",
+        "has already been reduced",
+        (TF445, TF457),
+        Cell(kwargs="none"),
+        says=False,
+    ),
+    Need("zero3-recompute-release", "Recomputed values", (TF445, TF457), ZERO3_LORA, says=False),
+    Need("zero3-modules-to-save", "has no attribute 'ds_grads_remaining'", (TF457,), ZERO3_LORA, says=False),
+)
+
+
+def matrix(full: bool) -> list[Cell]:
+    """Every engine, tuning and kind of batch; the three ways to say use_reentrant on the hardest batch.
+
+    The short form keeps, of each engine, every tuning once and every other value with LoRA and a
+    trainable tower.
+    """
+    batches = (("many", 1, "own"), ("many", 1, "none"), ("many", 1, "reentrant"))
+    others = (("few", 1, "own"), ("many", 2, "own"))
+    return [
+        Cell(engine, tuning, data, batch, kwargs)
+        for engine in ENGINES
+        for tuning in TUNINGS
+        for data, batch, kwargs in (*batches, *others)
+        if full or tuning == TUNINGS[0] or (data, batch, kwargs) == batches[0]
+    ]
+
+
+def ends_in(stack: str, cell: Cell) -> str:
+    """The error a cell of the matrix is known to end in: an explicit ``use_reentrant=True`` stands."""
+    if cell.kwargs != "reentrant" or (stack, cell.engine, cell.tuning) not in _REDUCED_TWICE:
+        return ""
+    return {"zero2": "has already been reduced", "ddp": "mark a variable ready only once"}[cell.engine]
+
+
+# Where a parameter is used in two checkpointed segments. With the tower frozen (lora) none is, but
+# before transformers 5 the Trainer has DDP look for unused parameters of a PeftModel, which is enough.
+_REDUCED_TWICE = {
+    (stack, engine, tuning)
+    for stack in STACKS
+    for engine in ("zero2", "ddp")
+    for tuning in ("lora_vision", "full", "llm_frozen")
+} | {(TF445, "ddp", "lora"), (TF457, "ddp", "lora")}
+
+
+def with_references(cells: Iterable[Cell]) -> list[Cell]:
+    """Each once, after the run with checkpointing off that it is measured against."""
+    return list(dict.fromkeys(found for cell in cells for found in (cell.reference, cell)))

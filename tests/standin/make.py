@@ -170,7 +170,7 @@ def make_weights(model: Path) -> None:
 
 
 def make_data(folder: Path) -> None:
-    """Three files: one slice an image, more slices than fit one call of the tower, and a mix."""
+    """Two kinds: one slice an image, and more slices than fit one call of the tower."""
     from PIL import Image
 
     random.seed(0)
@@ -191,8 +191,6 @@ def make_data(folder: Path) -> None:
         rejected = {"rejected_response": "hello the image"} if kind == "dpo" else {}
         text = "".join(json.dumps({**line, **rejected}) + "\n" for line in lines)
         (folder / f"{kind}.jsonl").write_text(text)
-    # In pairs, so that with two ranks each batch meets one image of each kind on each rank in turn.
-    rows["mixed"] = [row for pair in zip(rows["few"], rows["many"], strict=True) for row in pair]
     for kind, content in rows.items():
         _write(folder / f"{kind}.json", content)
 

@@ -10,23 +10,26 @@ One JSON line a cell goes to standard output. ``--patched`` imports vlmpatch bef
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import faulthandler
+import hashlib
 import importlib
 import json
 import multiprocessing
 import os
+import re
 import runpy
 import shutil
 import sys
 import time
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.standin.cells import Cell
+
 WORLD = 2
 LIMIT = 120.0
+PATIENCE = 15.0  # seconds a save waits for other ranks; half an hour in use
 KWARGS_LINE = 'training_args.gradient_checkpointing_kwargs={"use_reentrant":False}'
 KWARGS = {
     "own": KWARGS_LINE,
@@ -39,39 +42,6 @@ TUNING = {
     "full": {"use_lora": "false", "tune_llm": "true", "tune_vision": "true"},
     "llm_frozen": {"use_lora": "false", "tune_llm": "false", "tune_vision": "true"},
 }
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One run of the script."""
-
-    engine: str = "zero2"  # ddp | zero2 | zero3
-    tuning: str = "lora_vision"
-    data: str = "many"  # few: one slice an image; many: more slices than vision_batch_size; mixed
-    batch: int = 1
-    kwargs: str = "own"  # what the script assigns to gradient_checkpointing_kwargs: own | none | reentrant
-    checkpointing: bool = True
-    accumulate: int = 1
-    steps: int = 4
-    script: str = "finetune"  # folder under --folder
-    without: tuple[str, ...] = ()  # patches taken back before the script starts
-    flags: tuple[str, ...] = ()  # added to the command line
-    drop: tuple[str, ...] = ()  # taken from it
-
-    @property
-    def id(self) -> str:
-        parts = [self.script] if self.script != "finetune" else []
-        parts += [self.engine, self.tuning, self.data, f"b{self.batch}"]
-        parts += [self.kwargs if self.checkpointing else "off"]
-        parts += [f"ga{self.accumulate}"] if self.accumulate > 1 else []
-        parts += [f"no-{name}" for name in self.without]
-        parts += [flag.lstrip("-") for flag in self.flags]
-        return "-".join(parts)
-
-    @property
-    def reference(self) -> Cell:
-        """The same training with checkpointing off."""
-        return dataclasses.replace(self, checkpointing=False, kwargs="own", without=())
 
 
 def command_line(cell: Cell, folder: Path, output: Path) -> list[str]:
@@ -110,14 +80,13 @@ def command_line(cell: Cell, folder: Path, output: Path) -> list[str]:
         values |= {"use_cpu": "true", "ddp_backend": "gloo"}
     else:
         values |= {"deepspeed": folder / f"ds_config_{cell.engine}.json"}
-    words = [f"--{name}={value}" for name, value in values.items() if name not in cell.drop]
-    return [*words, *cell.flags]
+    return [f"--{name}={value}" for name, value in values.items() if name not in cell.drop]
 
 
 def scripts(cell: Cell, folder: Path, work: Path) -> Path:
     """The script's folder, with its one line about checkpointing as the cell wants it."""
     copy = work / "script"
-    shutil.copytree(folder / cell.script, copy, dirs_exist_ok=True)
+    shutil.copytree(folder / "finetune", copy, dirs_exist_ok=True)
     path = copy / "finetune.py"
     text = path.read_text()
     if KWARGS_LINE not in text:
@@ -154,6 +123,7 @@ def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> Non
         watch.install(cell)
         runpy.run_path(str(script), run_name="__main__")
         report |= {"losses": watch.losses, "digest": watch.digest, "untrained": watch.untrained}
+        report |= {"trained": sorted(watch.trained), "unsaved": unsaved(watch.trained, work / "output")}
         import torch.distributed as dist
 
         if dist.is_initialized():
@@ -175,6 +145,7 @@ class Watch:
         self.steps: list[dict[str, Any]] = []
         self.losses: list[float] = []
         self.untrained: list[str] = []
+        self.trained: dict[str, str] = {}  # the hash of each trainable parameter after the last step
         self.digest = ""
         self.trainer: Any = None
 
@@ -218,23 +189,32 @@ class Watch:
         self.steps.append(found)
 
     def finish(self) -> None:
-        import hashlib
-
         import deepspeed
         import torch
 
         torch.save(self.steps[0], self.path)
         torch.save(self.steps, self.path.with_suffix(".all"))
         self.losses = [row["loss"] for row in self.trainer.state.log_history if "loss" in row]
-        total = hashlib.sha256()
         for name, parameter in self.trainer.model.named_parameters():
             if not parameter.requires_grad:
                 continue
             if not any(name in step and step[name].any() for step in self.steps):
                 self.untrained.append(name)
             with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
-                total.update(name.encode() + parameter.detach().contiguous().numpy().tobytes())
-        self.digest = total.hexdigest()[:16]
+                self.trained[name] = _hash(parameter.detach())
+        self.digest = hashlib.sha256(json.dumps(self.trained).encode()).hexdigest()[:16]
+
+
+def unsaved(trained: dict[str, str], output: Path) -> list[str]:
+    """The trained parameters that no file of the saved model holds."""
+    from safetensors.torch import load_file
+
+    saved = {_hash(value) for path in output.glob("*.safetensors") for value in load_file(path).values()}
+    return sorted(name for name, content in trained.items() if content not in saved)
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def _set_lora_start(peft: Any) -> None:
@@ -273,9 +253,18 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     reports = [_read(work / f"rank{rank}.json") for rank in range(WORLD)]
     result: dict[str, Any] = {"cell": cell.id, "rc": codes, "seconds": round(time.monotonic() - started, 1)}
     result["errors"] = [report.get("error", "no report: killed or hung") for report in reports]
+    result["warnings"] = warnings((work / "rank0.log").read_text(errors="replace"))
     if codes == [0, 0]:
         result |= judge(reports, work, out / cell.reference.id)
     return result
+
+
+def warnings(log: str) -> dict[str, list[str]]:
+    """What vlmpatch said, by patch."""
+    said: dict[str, list[str]] = {}
+    for patch, words in re.findall(r"^vlmpatch \[([\w-]+)\]: (.*)$", log, re.MULTILINE):
+        said.setdefault(patch, []).append(words)
+    return said
 
 
 def judge(reports: list[dict[str, Any]], work: Path, reference: Path) -> dict[str, Any]:
@@ -285,6 +274,8 @@ def judge(reports: list[dict[str, Any]], work: Path, reference: Path) -> dict[st
     found: dict[str, Any] = {
         "same_parameters": len(digests) == 1,
         "untrained": sorted({name for report in reports for name in report["untrained"]}),
+        "trained": reports[0]["trained"],
+        "unsaved": reports[0]["unsaved"],
         "losses": reports[0]["losses"],
     }
     right = reference if (reference / "rank1.pt").exists() else None
@@ -333,6 +324,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.patched:
         import vlmpatch  # noqa: F401
+
+        vars(importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank"))["WAIT"] = PATIENCE
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
 
