@@ -8,8 +8,11 @@ import pytest
 
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
+from tests.standin.cells import BARE, STACKS, TF523
 
-TF457, TF523, SWIFT = "tf457-ds0182", "tf523-ds0198", "swift341"
+SWIFT = "swift341"
+RUN = ("python", "-m", "vlmpatch", "run")
+LAST_SAVE = "adapter_model.safetensors"
 FLAGS = {  # of finetune_lora.sh, but for sizes
     "llm_type": "qwen",
     "remove_unused_columns": "false",
@@ -46,64 +49,81 @@ VERBS = {
 }
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("minicpmv")
-    stack = envs.read_stacks()[TF457]
-    launch.warm_up(stack)
-    cache = {"HF_MODULES_CACHE": str(made / "modules")}
-    finished = launch.run(stack, ["python", "-m", "tests.standin.make", made], limit=120, env=cache)
-    assert finished.rc == 0, finished
-    return made
-
-
-def start(name: str, words: list[str | Path], folder: Path, cwd: Path, **env: str) -> Finished:
+def start(name: str, words: list[str | Path], standin: Path, cwd: Path, **env: str) -> Finished:
     stack = envs.read_stacks()[name]
     launch.warm_up(stack)
-    env = {"HF_MODULES_CACHE": str(folder / "modules" / name), **env}
+    env = {"HF_MODULES_CACHE": str(standin / "modules" / name), **env}
     return launch.run(stack, words, limit=300, env=env, gloo=True, cwd=cwd)
 
 
-@pytest.mark.parametrize("zero", ["zero2", "zero3"])
-@pytest.mark.parametrize("stack", [TF457, TF523])
-def test_torchrun_of_the_unchanged_script(stack: str, zero: str, folder: Path, tmp_path: Path) -> None:
-    """Training, evaluation, checkpoints and the last save, by the command line of finetune_lora.sh."""
+def torchrun(zero: str, standin: Path, out: Path) -> list[str | Path]:
+    """The command line of finetune_lora.sh."""
     paths = {
-        "model_name_or_path": folder / "model",
-        "data_path": folder / "many.json",
-        "eval_data_path": folder / "few.json",
-        "output_dir": tmp_path / "out",
-        "logging_dir": tmp_path / "logs",
-        "deepspeed": folder / f"ds_config_{zero}.json",
+        "model_name_or_path": standin / "model",
+        "data_path": standin / "many.json",
+        "eval_data_path": standin / "few.json",
+        "output_dir": out,
+        "logging_dir": out / "logs",
+        "deepspeed": standin / f"ds_config_{zero}.json",
     }
     flags = [word for name, value in {**FLAGS, **paths}.items() for word in (f"--{name}", str(value))]
-    command: list[str | Path] = ["torchrun", "--nproc_per_node", "2"]
-    command += ["--master_port", str(launch.free_port()), "finetune.py", "--do_train", "--do_eval", *flags]
-    bare = start(stack, command, folder, folder / "finetune")
-    assert bare.rc != 0, bare
-    patched = start(stack, ["python", "-m", "vlmpatch", "run", *command], folder, folder / "finetune")
-    assert patched.rc == 0, patched
-    saved = {path.name for path in (tmp_path / "out").iterdir()}
-    assert {"checkpoint-1", "checkpoint-2", "adapter_model.safetensors", "tokenizer_config.json"} <= saved
+    ranks = ["--nproc_per_node", "2", "--master_port", str(launch.free_port())]
+    return ["torchrun", *ranks, "finetune.py", "--do_train", "--do_eval", *flags]
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_torchrun_bare(stack: str, standin: Path, tmp_path: Path) -> None:
+    done = start(stack, torchrun("zero2", standin, tmp_path), standin, standin / "finetune")
+    assert done.rc != 0, done
+    assert BARE[stack] in done.output, done
+
+
+@pytest.mark.parametrize("zero", ["zero2", "zero3"])
+@pytest.mark.parametrize("stack", STACKS)
+def test_torchrun_of_the_unchanged_script(stack: str, zero: str, standin: Path, tmp_path: Path) -> None:
+    """Training, evaluation, checkpoints and the last save."""
+    command = torchrun(zero, standin, tmp_path)
+    done = start(stack, [*RUN, *command], standin, standin / "finetune")
+    assert done.rc == 0, done
+    saved = {path.name for path in tmp_path.iterdir()}
+    assert {"checkpoint-1", "checkpoint-2", "tokenizer_config.json", LAST_SAVE} <= saved
+
+
+def test_torchrun_stops_at_its_first_save_without_the_patch(standin: Path, tmp_path: Path) -> None:
+    command = [*RUN, *torchrun("zero2", standin, tmp_path)]
+    off = {"VLMPATCH_DISABLE": "trainer-save-safetensors"}
+    done = start(TF523, command, standin, standin / "finetune", **off)
+    assert done.rc != 0, done
+    assert "has no attribute 'save_safetensors'" in done.output, done
+
+
+def test_torchrun_saves_no_model_without_the_patch(standin: Path, tmp_path: Path) -> None:
+    command = [*RUN, *torchrun("zero2", standin, tmp_path)]
+    off = {"VLMPATCH_DISABLE": "training-arguments-local-rank"}
+    done = start(TF523, command, standin, standin / "finetune", **off)
+    assert done.rc == 0, done
+    saved = {path.name for path in tmp_path.iterdir()}
+    assert "checkpoint-2" in saved
+    assert LAST_SAVE not in saved
 
 
 @pytest.mark.parametrize("zero", ["zero2", "zero3"])
 @pytest.mark.parametrize("kind", VERBS)
-def test_swift(kind: str, zero: str, folder: Path, tmp_path: Path) -> None:
+def test_swift(kind: str, zero: str, standin: Path, tmp_path: Path) -> None:
     """What this project began with: MiniCPM-V-2.6, DPO, a trainable vision tower, more slices than fit."""
-    done = swift(kind, zero, folder, tmp_path)
+    done = swift(kind, zero, standin, tmp_path)
     assert done.rc == 0, done
 
 
-def test_swift_without_the_patch_reduces_twice(folder: Path, tmp_path: Path) -> None:
-    done = swift("dpo", "zero2", folder, tmp_path, VLMPATCH_DISABLE="swift-checkpoint-override")
+def test_swift_without_the_patch_reduces_twice(standin: Path, tmp_path: Path) -> None:
+    done = swift("dpo", "zero2", standin, tmp_path, VLMPATCH_DISABLE="swift-checkpoint-override")
     assert done.rc != 0, done
     assert "has already been reduced" in done.output
 
 
-def swift(kind: str, zero: str, folder: Path, out: Path, **env: str) -> Finished:
+def swift(kind: str, zero: str, standin: Path, out: Path, **env: str) -> Finished:
     options = {
-        "model": folder / "model",
+        "model": standin / "model",
         "model_type": "minicpmv2_6",
         "template": "minicpmv2_6",
         "freeze_vit": "false",
@@ -111,7 +131,7 @@ def swift(kind: str, zero: str, folder: Path, out: Path, **env: str) -> Finished
         "torch_dtype": "float32",
         "fp16": "false",
         "bf16": "false",
-        "dataset": folder / f"{kind}.jsonl",
+        "dataset": standin / f"{kind}.jsonl",
         "max_steps": 2,
         "save_strategy": "no",
         "report_to": "none",
@@ -123,5 +143,6 @@ def swift(kind: str, zero: str, folder: Path, out: Path, **env: str) -> Finished
         "output_dir": out,
     }
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    command: list[str | Path] = ["python", "-m", "vlmpatch", "run", "swift", *VERBS[kind], *words]
-    return start(SWIFT, command, folder, out, NPROC_PER_NODE="2", USE_HF="1", **env)
+    return start(
+        SWIFT, [*RUN, "swift", *VERBS[kind], *words], standin, out, NPROC_PER_NODE="2", USE_HF="1", **env
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 TF445, TF457, TF523 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198"
 STACKS = (TF445, TF457, TF523)
@@ -34,12 +35,19 @@ class Cell:
     without: tuple[str, ...] = ()  # patches taken back before the script starts
     drop: tuple[str, ...] = ()  # taken from the command line
 
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Cell:
+        """From JSON or TOML, which have lists for tuples."""
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
+        return cls(**values)
+
     @property
     def id(self) -> str:
         parts = [self.engine, self.tuning, self.data, f"b{self.batch}"]
         parts += [self.kwargs if self.checkpointing else "off"]
         parts += [f"ga{self.accumulate}"] if self.accumulate > 1 else []
-        parts += [f"no-{name}" for name in (*self.drop, *self.without)]
+        parts += [f"no-{name}" for name in self.without]
+        parts += [f"drop-{name}" for name in self.drop]
         return "-".join(parts)
 
     @property
@@ -101,6 +109,13 @@ NEEDS = (
     Need("trainer-save-safetensors", "has no attribute 'save_safetensors'", FROM_5),
     Need("trainer-training-step-signature", "takes 3 positional arguments but 4 were given", FROM_4_50),
     Need("chat-template-dict", "RecursionError", FROM_5),
+    Need("training-arguments-local-rank", "the script saved no weights", FROM_5),
+    Need(
+        "checkpointing-kwargs-after-construction",
+        "use_reentrant=True was not heard",
+        FROM_5,
+        Cell(engine="zero3", kwargs="reentrant"),
+    ),
     Need("renamed-training-flags", "not used by the HfArgumentParser", FROM_4_50),
     Need(
         "deepspeed-no-warmup",

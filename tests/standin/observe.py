@@ -122,8 +122,11 @@ def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> Non
         os.chdir(script.parent)
         watch.install(cell)
         runpy.run_path(str(script), run_name="__main__")
+        check_heard(cell, watch.trainer.model)
+        if rank == 0:
+            check_saved(work / "output")
+            report["unsaved"] = unsaved(watch.trained, work / "output")
         report |= {"losses": watch.losses, "digest": watch.digest, "untrained": watch.untrained}
-        report |= {"trained": sorted(watch.trained), "unsaved": unsaved(watch.trained, work / "output")}
         import torch.distributed as dist
 
         if dist.is_initialized():
@@ -134,7 +137,25 @@ def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> Non
         report["error"] = f"{type(error).__name__}: {error}"[:400]
         raise SystemExit(1) from None
     finally:
+        report["patches"] = importlib.import_module("tests.lab.ranks").states()
         (work / f"rank{rank}.json").write_text(json.dumps(report))
+
+
+def check_heard(cell: Cell, model: Any) -> None:
+    """Raise unless what the script said of use_reentrant is what the model's blocks were told."""
+    said = {"own": False, "reentrant": True}.get(cell.kwargs)
+    if said is None or not cell.checkpointing:
+        return
+    functions = (getattr(module, "_gradient_checkpointing_func", None) for module in model.modules())
+    told = {function.keywords.get("use_reentrant") for function in functions if function is not None}
+    if told != {said}:
+        raise RuntimeError(f"use_reentrant={said} was not heard: the model was told {told}")
+
+
+def check_saved(output: Path) -> None:
+    """Raise unless the script, which ends by saving, left weights behind."""
+    if not any(output.glob("*model*.safetensors")):
+        raise RuntimeError("the script saved no weights")
 
 
 class Watch:
@@ -158,6 +179,7 @@ class Watch:
 
         if cell.engine == "zero3":
             wait_for_every_collective()
+        _fill_uninitialised_memory(transformers)
         # B is zero at first, which would make every gradient of A zero.
         _set_lora_start(peft)
         engine_class = deepspeed.DeepSpeedEngine
@@ -217,6 +239,22 @@ def _hash(value: Any) -> str:
     return hashlib.sha256(value.contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
+def _fill_uninitialised_memory(transformers: Any) -> None:
+    """While a model is loaded: what nobody fills must not hold a right value left there by luck."""
+    import torch
+
+    load = transformers.PreTrainedModel.from_pretrained.__func__
+
+    def load_and_fill(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty() then fills with NaN
+        try:
+            return load(cls, *args, **kwargs)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    transformers.PreTrainedModel.from_pretrained = classmethod(load_and_fill)
+
+
 def _set_lora_start(peft: Any) -> None:
     import torch
 
@@ -253,6 +291,8 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     reports = [_read(work / f"rank{rank}.json") for rank in range(WORLD)]
     result: dict[str, Any] = {"cell": cell.id, "rc": codes, "seconds": round(time.monotonic() - started, 1)}
     result["errors"] = [report.get("error", "no report: killed or hung") for report in reports]
+    result["patches"] = reports[0].get("patches", {})
+    result["logs"] = [str(work / f"rank{rank}.log") for rank in range(WORLD)]
     result["warnings"] = warnings((work / "rank0.log").read_text(errors="replace"))
     if codes == [0, 0]:
         result |= judge(reports, work, out / cell.reference.id)
@@ -274,7 +314,6 @@ def judge(reports: list[dict[str, Any]], work: Path, reference: Path) -> dict[st
     found: dict[str, Any] = {
         "same_parameters": len(digests) == 1,
         "untrained": sorted({name for report in reports for name in report["untrained"]}),
-        "trained": reports[0]["trained"],
         "unsaved": reports[0]["unsaved"],
         "losses": reports[0]["losses"],
     }
@@ -332,8 +371,8 @@ def main() -> None:
     # Its shared-memory collectives are compiled at first use, for minutes; gloo does without.
     importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
     for row in json.loads(options.cells.read_text()):
-        row = {key: tuple(value) if isinstance(value, list) else value for key, value in row.items()}
-        print(json.dumps(run_cell(Cell(**row), options.folder.resolve(), options.out.resolve())), flush=True)
+        result = run_cell(Cell.of(row), options.folder.resolve(), options.out.resolve())
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":
