@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_launchers import RUN, SWIFT, Training, died, is_right
+from tests.e2e.test_zero3_swift import WAITING
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
+from tests.lab.outcomes import REDUCED_TWICE
 from tests.standin.cells import BARE, STACKS, TF523
 
-SWIFT = "swift341"
-RUN = ("python", "-m", "vlmpatch", "run")
 LAST_SAVE = "adapter_model.safetensors"
 FLAGS = {  # of finetune_lora.sh, but for sizes
     "llm_type": "qwen",
@@ -52,7 +53,11 @@ VERBS = {
 def start(name: str, words: list[str | Path], standin: Path, cwd: Path, **env: str) -> Finished:
     stack = envs.read_stacks()[name]
     launch.warm_up(stack)
-    env = {"HF_MODULES_CACHE": str(standin / "modules" / name), **env}
+    env = {
+        "HF_MODULES_CACHE": str(standin / "modules" / name),
+        "PYTHONPATH": f"{launch.ROOT}:{WAITING}",
+        **env,
+    }
     return launch.run(stack, words, limit=300, env=env, gloo=True, cwd=cwd)
 
 
@@ -111,38 +116,19 @@ def test_torchrun_saves_no_model_without_the_patch(standin: Path, tmp_path: Path
 @pytest.mark.parametrize("kind", VERBS)
 def test_swift(kind: str, zero: str, standin: Path, tmp_path: Path) -> None:
     """What this project began with: MiniCPM-V-2.6, DPO, a trainable vision tower, more slices than fit."""
-    done = swift(kind, zero, standin, tmp_path)
-    assert done.rc == 0, done
+    right = swift(kind, zero, standin, tmp_path / "off", "--gradient_checkpointing", "false")
+    is_right(swift(kind, zero, standin, tmp_path / "on"), right)
 
 
 def test_swift_without_the_patch_reduces_twice(standin: Path, tmp_path: Path) -> None:
-    done = swift("dpo", "zero2", standin, tmp_path, VLMPATCH_DISABLE="swift-checkpoint-override")
-    assert done.rc != 0, done
-    assert "has already been reduced" in done.output
+    off = {"VLMPATCH_DISABLE": "swift-checkpoint-override"}
+    died(swift("dpo", "zero2", standin, tmp_path, **off), REDUCED_TWICE)
 
 
-def swift(kind: str, zero: str, standin: Path, out: Path, **env: str) -> Finished:
-    options = {
-        "model": standin / "model",
-        "model_type": "minicpmv2_6",
-        "template": "minicpmv2_6",
-        "freeze_vit": "false",
-        "train_type": "lora",
-        "torch_dtype": "float32",
-        "fp16": "false",
-        "bf16": "false",
-        "dataset": standin / f"{kind}.jsonl",
-        "max_steps": 2,
-        "save_strategy": "no",
-        "report_to": "none",
-        "split_dataset_ratio": 0,
-        "deepspeed": zero,
-        "gradient_accumulation_steps": 1,
-        "per_device_train_batch_size": 1,
-        "dataloader_num_workers": 0,
-        "output_dir": out,
-    }
-    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    return start(
-        SWIFT, [*RUN, "swift", *VERBS[kind], *words], standin, out, NPROC_PER_NODE="2", USE_HF="1", **env
-    )
+def swift(kind: str, zero: str, standin: Path, out: Path, *after: str, **env: str) -> Training:
+    model = {"MODEL": str(standin / "model"), "qwen2_vl": "minicpmv2_6"}
+    words: list[str | Path] = [model.get(word, word) for word in SWIFT.split()]
+    words += ["--train_type", "lora", "--dataset", standin / f"{kind}.jsonl", "--deepspeed", zero]
+    command = [*RUN, "swift", *VERBS[kind], *words, "--output_dir", out, *after]
+    env |= {"NPROC_PER_NODE": "2", "USE_HF": "1"}
+    return Training(start("swift341", command, standin, standin, **env), out)

@@ -302,7 +302,7 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
 def warnings(log: str) -> dict[str, list[str]]:
     """What vlmpatch said, by patch."""
     said: dict[str, list[str]] = {}
-    for patch, words in re.findall(r"^vlmpatch \[([\w-]+)\]: (.*)$", log, re.MULTILINE):
+    for patch, words in re.findall(r"vlmpatch \[([\w-]+)\]: (.*)", log):
         said.setdefault(patch, []).append(words)
     return said
 
