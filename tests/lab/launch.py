@@ -169,6 +169,7 @@ def checkpoints(stack: Stack, kinds: Iterable[str]) -> dict[str, Path]:
 def _checkpoint_folder(stack: Stack, kind: str) -> Path:
     lab = ROOT / "tests" / "lab"
     sources = [lab / "zoo.py", *sorted((lab / kind).glob("*.py"))] if kind in ZOO else [lab / "tiny.py"]
+    sources.append(lab / "checkpoints.py")
     recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
     return envs.cache_root() / "models" / f"{kind}-{_transformers(stack)}-{recipe.hexdigest()[:8]}"
 

@@ -25,6 +25,8 @@ LOST_AFTER = 1  # optimizer steps a framework takes
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     """Train ``cell`` with its framework; the gradients of the first step go to ``out``."""
     recorded = record(out)
+    if cell.engine == "zero3":
+        ranks.wait_for_every_collective()
     with tempfile.TemporaryDirectory(prefix="trainer-") as output:
         TRAINERS[cell.trainer](cell, folder, Path(output) / "output")
     if not recorded:

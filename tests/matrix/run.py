@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.lab import cells, envs
+from tests.lab import cells, envs, launch
 from tests.lab.cell import Cell
 from tests.lab.envs import Stack
 from tests.matrix import judge, rows, store
@@ -80,7 +80,8 @@ def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Ou
 
 def _run_cells(stack: Stack, todo: Sequence[Cell], side: str) -> dict[str, cells.Result]:
     out = envs.cache_root() / "matrix" / stack.folder.name
-    references = [c.reference for c in todo if not _complete(out / "bare" / c.reference.id)]
+    models = launch.checkpoints(stack, {cell.kind for cell in todo})
+    references = [c.reference for c in todo if not _holds(out / "bare" / c.reference.id, models[c.kind])]
     if side == "bare":
         return cells.run(stack, [*references, *todo], out / "bare", env=LAUNCH)
     if references:
@@ -88,8 +89,10 @@ def _run_cells(stack: Stack, todo: Sequence[Cell], side: str) -> dict[str, cells
     return cells.run(stack, todo, out / "patched", patched=True, reference=out / "bare", env=LAUNCH)
 
 
-def _complete(folder: Path) -> bool:
-    return len(list(folder.glob("rank*.pt"))) == 2
+def _holds(reference: Path, model: Path) -> bool:
+    """Whether both ranks recorded it, on the checkpoint as it is now."""
+    recorded = [path.stat().st_mtime for path in reference.glob("rank*.pt")]
+    return len(recorded) == 2 and min(recorded) > (model / "complete").stat().st_mtime
 
 
 def _is_stale(results: Store, stack: Stack, row: Row, side: str) -> bool:
