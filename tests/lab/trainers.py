@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.fsdp
 import transformers
 
 from tests.lab import ranks, zoo
 from tests.lab.cell import Cell
 
+WRAPPED = "_checkpoint_wrapped_module."  # what torch's checkpoint_wrapper puts into names
 LOST_AFTER = 1  # optimizer steps a framework takes
 
 
@@ -55,7 +58,8 @@ def record(out: Path) -> list[str]:
             return
         done.append(str(out))
         named = ((n, gradient(p)) for n, p in models[-1].named_parameters() if p.requires_grad)
-        torch.save({n: g.detach().float().clone() for n, g in named if g is not None}, out)
+        found = {n.replace(WRAPPED, ""): _whole(g.detach()) for n, g in named if g is not None}
+        torch.save({name: value.float().clone() for name, value in found.items()}, out)
 
     models: list[Any] = []
     handler = importlib.import_module("transformers.trainer_callback").CallbackHandler
@@ -75,6 +79,11 @@ def record(out: Path) -> list[str]:
 
     deepspeed.DeepSpeedEngine.step = recording_step
     return done
+
+
+def _whole(gradient: Any) -> Any:
+    """What FSDP keeps in shards, put together."""
+    return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
 
 
 # --- arguments every Trainer understands -----------------------------------------------------------
@@ -124,6 +133,46 @@ def hf(cell: Cell, folder: Path, output: Path) -> None:
         model.enable_input_require_grads()
     trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
     trainer.train()
+
+
+def hf_fsdp2(cell: Cell, folder: Path, output: Path) -> None:
+    """The same under accelerate's FSDP2, whose plugin does the checkpointing."""
+    _let_accelerate_shard_on_cpu()
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    data = [ranks.encode(processor, row) for row in rows(folder, "sft")]
+    model = ranks.load(cell, folder)
+    blocks = {type(m).__name__ for n, m in model.named_modules() if n.rpartition(".")[2].isdigit()}
+    fsdp = {
+        "version": 2,
+        "activation_checkpointing": cell.checkpointing != "off",
+        "transformer_layer_cls_to_wrap": sorted(
+            name for name in blocks if "Layer" in name or "Block" in name
+        ),
+    }
+    said = {**arguments(cell, output), "use_cpu": False, "gradient_checkpointing": False}
+    settings = transformers.TrainingArguments(
+        **said,
+        remove_unused_columns=False,
+        optim="adamw_torch",
+        fsdp="full_shard auto_wrap",
+        fsdp_config=fsdp,
+    )
+    trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
+    trainer.train()
+    if not isinstance(trainer.model, torch.distributed.fsdp.FSDPModule):
+        raise RuntimeError("accelerate did not shard the model")
+
+
+def _let_accelerate_shard_on_cpu() -> None:
+    """accelerate shards where it finds an accelerator only; FSDP2 itself runs over gloo as well."""
+    os.environ["ACCELERATE_USE_FSDP"] = "true"  # as `accelerate launch` says it
+    state = importlib.import_module("accelerate.state")
+
+    def set_device(self: Any) -> None:
+        self.device = torch.device("cpu")
+
+    state.PartialState._prepare_backend = lambda *_: ("gloo", state.DistributedType.MULTI_GPU)
+    state.PartialState.set_device = set_device
 
 
 def trl_sft(cell: Cell, folder: Path, output: Path) -> None:
@@ -251,6 +300,7 @@ COLUMNS = {"messages": "messages", "images": "images"}
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
+    "hf_fsdp2": hf_fsdp2,
     "trl_sft": trl_sft,
     "trl_dpo": trl_dpo,
     "swift_sft": swift,
@@ -259,6 +309,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
 }
 PACKAGES = {
     "hf": "transformers",
+    "hf_fsdp2": "transformers",
     "trl_sft": "trl",
     "trl_dpo": "trl",
     "swift_sft": "swift",

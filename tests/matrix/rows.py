@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import tomllib
 from packaging.specifiers import SpecifierSet
@@ -12,6 +13,7 @@ from packaging.version import Version
 
 from tests.lab.cell import Cell
 from tests.lab.envs import Stack
+from tests.standin.cells import Cell as Script
 
 HERE = Path(__file__).resolve().parent
 Versions = Mapping[str, str]
@@ -22,7 +24,9 @@ class Row:
     """One failure in one situation.
 
     ``cell`` is trained by ``tests.lab.cell``, on the stacks that pin ``framework`` or, without one, on
-    those without any. ``fails`` is how the bare run fails: ``error: <regex>``, ``missing`` (trainable
+    those without any. ``script`` in its place is a run of MiniCPM-V's fine-tune script
+    (``tests.standin.observe``), which a dozen drifts would stop one after the other: its bare run has
+    every patch but the row's. ``fails`` is how the bare run fails: ``error: <regex>``, ``missing`` (trainable
     tensors without gradient), ``difference`` (gradients unlike those without checkpointing) or
     ``ranks`` (gradients differ between ranks). It must fail so exactly where the gate of ``patch`` is
     open, or, with ``where``, where those versions are installed: a patch that is harmless where it is
@@ -34,7 +38,8 @@ class Row:
     failures: tuple[str, ...]
     en: str
     zh: str
-    cell: Cell
+    cell: Cell = field(default_factory=Cell)
+    script: Script | None = None
     patch: str = ""
     framework: str = ""
     fails: str = ""
@@ -60,9 +65,13 @@ def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
     for entry in tomllib.loads(path.read_text(encoding="utf-8"))["row"]:
         if unknown := entry.keys() - known:
             raise ValueError(f"{path}, row {entry.get('id')!r}: unknown key {min(unknown)}")
-        row = Row(**{**entry, "failures": tuple(entry["failures"]), "cell": Cell(**entry["cell"])})
+        runs: dict[str, Any] = {"cell": Cell(**entry["cell"])} if "cell" in entry else {}
+        runs |= {"script": Script.of(entry["script"])} if "script" in entry else {}
+        row = Row(**{**entry, "failures": tuple(entry["failures"]), **runs})
         if row.id in rows or bool(row.patch) != bool(row.fails):
             raise ValueError(f"{path}, row {row.id!r}: twice, or a patch without a failure")
+        if len(runs) != 1 or (row.script and not row.patch):
+            raise ValueError(f"{path}, row {row.id!r}: a cell, or a script and the patch it does without")
         rows[row.id] = row
     return rows
 

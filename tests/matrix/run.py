@@ -19,9 +19,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.lab import cells, envs, launch
-from tests.lab.cell import Cell
 from tests.lab.envs import Stack
-from tests.matrix import judge, rows, store
+from tests.matrix import judge, rows, scripts, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import SIDES, Store
@@ -69,24 +68,44 @@ def run_stack(stack: Stack, wanted: Sequence[Row], results: Store, *, fresh: boo
 
 
 def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Outcome]]:
-    try:
-        done = _run_cells(stack, [row.cell for row in todo], side)
-    except RuntimeError as error:  # the process died, or the environment cannot be made
-        say(stack, f"{side}: {error}")
-        return
-    for row in todo:
-        yield row, judge.outcome(done[row.cell.id])
+    for chosen, run in (
+        ([row for row in todo if not row.script], _run_cells),
+        ([row for row in todo if row.script], _run_scripts),
+    ):
+        try:
+            done = run(stack, chosen, side) if chosen else {}
+        except RuntimeError as error:  # the process died, or the environment cannot be made
+            say(stack, f"{side}: {error}")
+            continue
+        for row in chosen:
+            yield row, judge.outcome(done[row.id])
 
 
-def _run_cells(stack: Stack, todo: Sequence[Cell], side: str) -> dict[str, cells.Result]:
+def _run_cells(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.Result]:
+    wanted = [row.cell for row in todo]
     out = envs.cache_root() / "matrix" / stack.folder.name
-    models = launch.checkpoints(stack, {cell.kind for cell in todo})
-    references = [c.reference for c in todo if not _holds(out / "bare" / c.reference.id, models[c.kind])]
+    models = launch.checkpoints(stack, {cell.kind for cell in wanted})
+    references = [c.reference for c in wanted if not _holds(out / "bare" / c.reference.id, models[c.kind])]
     if side == "bare":
-        return cells.run(stack, [*references, *todo], out / "bare", env=LAUNCH)
-    if references:
-        cells.run(stack, references, out / "bare", env=LAUNCH)
-    return cells.run(stack, todo, out / "patched", patched=True, reference=out / "bare", env=LAUNCH)
+        done = cells.run(stack, [*references, *wanted], out / "bare", env=LAUNCH)
+    else:
+        if references:
+            cells.run(stack, references, out / "bare", env=LAUNCH)
+        done = cells.run(stack, wanted, out / "patched", patched=True, reference=out / "bare", env=LAUNCH)
+    return {row.id: done[row.cell.id] for row in todo}
+
+
+def _run_scripts(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.Result]:
+    """Bare: with every patch but the row's."""
+    wanted = {
+        row.id: dataclasses.replace(row.script, without=(row.patch,)) if side == "bare" else row.script
+        for row in todo
+        if row.script
+    }
+    done = scripts.run(
+        stack, list(wanted.values()), envs.cache_root() / "matrix" / stack.folder.name / f"script-{side}"
+    )
+    return {name: done[script] for name, script in wanted.items()}
 
 
 def _holds(reference: Path, model: Path) -> bool:

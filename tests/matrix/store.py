@@ -17,6 +17,7 @@ from tests.lab.envs import Stack
 from tests.matrix import rows
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
+from tests.standin.observe import Cell as Script
 from vlmpatch import catalog, code
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,16 +76,23 @@ class Store:
 
 
 def key(stack: Stack, row: Row, side: str) -> str:
-    """What a result depends on: the pins, the row, and for the patched side the patches in reach."""
+    """What a result depends on: the pins, the row, and the patches in reach where any is in force."""
     parts: list[Any] = [PROTOCOL, stack.torch, sorted(stack.packages), sorted(stack.no_deps)]
-    parts.append(_fields(row.cell))
-    if side == "patched":
+    parts.append(_fields(row.script or row.cell))
+    if row.script:
+        parts += [row.patch, patches(stack, script=True)]
+    elif side == "patched":
         parts.append(patches(stack))
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def patches(stack: Stack) -> dict[str, str]:
-    """The patches whose version gate is open on ``stack`` and whose target is installed there."""
+def patches(stack: Stack, *, script: bool = False) -> dict[str, str]:
+    """The patches whose version gate is open on ``stack`` and whose target is there.
+
+    Args:
+        stack: where.
+        script: count MiniCPM-V's own files, and its remote code, among what is there.
+    """
     installed = rows.versions(stack)
     known = entries()
     importable = {known.modules.get(name, name).replace("-", "_") for name in installed}
@@ -92,7 +100,7 @@ def patches(stack: Stack) -> dict[str, str]:
         entry.id: _digest(entry)
         for entry in known.entries.values()
         if rows.holds(entry.requires, installed)
-        and any(target.partition(".")[0] in importable for target in entry.targets)
+        and (script or any(target.partition(".")[0] in importable for target in entry.targets))
     }
 
 
@@ -100,8 +108,8 @@ def entries() -> catalog.Catalog:
     return catalog.read(catalog.default_path())
 
 
-def _fields(cell: Cell) -> dict[str, Any]:
-    default = dataclasses.asdict(Cell())
+def _fields(cell: Cell | Script) -> dict[str, Any]:
+    default = dataclasses.asdict(type(cell)())
     return {name: value for name, value in dataclasses.asdict(cell).items() if value != default[name]}
 
 

@@ -17,6 +17,7 @@ from tests.matrix import bisect, drift, judge, render, rows, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import Store
+from tests.standin.observe import Cell as Script
 from vlmpatch.catalog import Entry
 
 STACKS = envs.read_stacks()
@@ -131,6 +132,13 @@ def test_what_makes_a_result_stale() -> None:
     assert store.key(moved, row(), "bare") != bare
 
 
+def test_a_scripts_results_depend_on_the_other_patches_too() -> None:
+    script = row(cell=Cell(), script=Script(), patch="minicpmv-init-arguments")
+    assert store.key(STACK, script, "bare") != store.key(STACK, row(), "patched")
+    assert "minicpmv-init-arguments" in store.patches(STACK, script=True)
+    assert "trl-forced-reentrant" not in store.patches(STACK, script=True)
+
+
 def test_only_patches_in_reach_make_the_patched_side_stale() -> None:
     reach = store.patches(STACK)
     assert "gradient-checkpointing-default" in reach
@@ -145,7 +153,7 @@ def test_rows_name_patches_and_models_that_exist() -> None:
 
     known = rows.read()
     assert {r.patch for r in known.values()} - {""} <= store.entries().entries.keys()
-    assert {r.cell.kind for r in known.values()} <= {*KINDS, *ZOO}
+    assert {r.cell.kind for r in known.values() if not r.script} <= {*KINDS, *ZOO}
     assert all(any(r.runs_on(stack) for stack in STACKS.values()) for r in known.values())
 
 
