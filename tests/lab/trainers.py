@@ -238,8 +238,9 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
     settings[tuner] = "full" if cell.tuning == "full" else "lora"
     if cell.engine.startswith("zero"):
         config = output.with_suffix(".deepspeed.json")
-        # Without an optimizer, as ms-swift's own files are: 4.6 looks into the one it makes.
-        said = {k: v for k, v in ranks.deepspeed_config(cell).items() if k != "optimizer"}
+        said = ranks.deepspeed_config(cell)
+        if not old_swift():
+            del said["optimizer"]  # 4.6 looks into the one it makes
         config.write_text(json.dumps(said))
         settings["deepspeed"] = str(config)
     settings |= {"rlhf_type": "dpo"} if preference else {}
