@@ -123,16 +123,24 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 # --- frameworks -----------------------------------------------------------------------------------
 
 
-def hf(cell: Cell, folder: Path, output: Path) -> None:
+def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
     processor = transformers.AutoProcessor.from_pretrained(folder)
     data = [ranks.encode(processor, row) for row in rows(folder, "sft")]
-    settings = transformers.TrainingArguments(**arguments(cell, output), remove_unused_columns=False)
+    said = arguments(cell, output)
+    if own_optimizer:
+        del said["deepspeed"]["optimizer"]
+    settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
     model = model_with_lora(cell, folder)
     if cell.input_grads:
         model.enable_input_require_grads()
     trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
     trainer.train()
+
+
+def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
+    """The same where transformers makes the optimizer and DeepSpeed is handed it."""
+    hf(cell, folder, output, own_optimizer=True)
 
 
 def hf_fsdp2(cell: Cell, folder: Path, output: Path) -> None:
@@ -302,6 +310,7 @@ TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assis
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
     "hf_fsdp2": hf_fsdp2,
+    "hf_own_optimizer": hf_own_optimizer,
     "trl_sft": trl_sft,
     "trl_dpo": trl_dpo,
     "swift_sft": swift,
@@ -311,6 +320,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
 PACKAGES = {
     "hf": "transformers",
     "hf_fsdp2": "transformers",
+    "hf_own_optimizer": "transformers",
     "trl_sft": "trl",
     "trl_dpo": "trl",
     "swift_sft": "swift",
