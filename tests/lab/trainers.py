@@ -305,6 +305,66 @@ def llamafactory(cell: Cell, folder: Path, output: Path) -> None:
     )
 
 
+def axolotl(cell: Cell, folder: Path, output: Path) -> None:
+    """Its command, without the accelerator it looks for and torchvision's compiled image reader."""
+    _let_accelerate_meet_over_gloo()
+    vars(importlib.import_module("transformers.image_utils"))["decode_image"] = _decoded
+    output.mkdir(parents=True, exist_ok=True)
+    turns = [
+        {"messages": [_turn(row, message) for message in row["messages"]]} for row in rows(folder, "sft")
+    ]
+    data = output / "sft.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in turns))
+    said = arguments(cell, output)
+    for foreign in ("per_device_train_batch_size", "disable_tqdm", "use_cpu", "report_to"):
+        said.pop(foreign, None)
+    said |= {
+        "base_model": str(folder),
+        "processor_type": "AutoProcessor",
+        "chat_template": "tokenizer_default",
+        "datasets": [{"path": str(data), "ds_type": "json", "type": "chat_template", "split": "train"}],
+        "skip_prepare_dataset": True,
+        "remove_unused_columns": False,
+        "sample_packing": False,
+        "sequence_len": 512,
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": 1,
+        "adapter": "lora",
+        "lora_r": 4,
+        "lora_alpha": 8,
+        "lora_target_modules": r".*(layers|blocks)\.[0-9]+\..*(proj|qkv|fc1|fc2)",
+        **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), False),
+        "optimizer": "adamw_torch",
+        "lr_scheduler": said.pop("lr_scheduler_type"),
+        "attn_implementation": "eager",
+        "fp16": False,
+    }
+    config = output / "config.yaml"
+    config.write_text(json.dumps(said))
+    settings = importlib.import_module("axolotl.cli.config").load_cfg(str(config))
+    settings.device_map = {"": "cpu"}
+    cli = importlib.import_module("axolotl.cli.args").TrainerCliArgs()
+    importlib.import_module("axolotl.cli.train").do_train(settings, cli)
+
+
+def _let_accelerate_meet_over_gloo() -> None:
+    state = importlib.import_module("accelerate.state")
+    state.PartialState._prepare_backend = lambda *_: ("gloo", state.DistributedType.MULTI_CPU)
+
+
+def _decoded(path: str, mode: Any = None) -> Any:
+    import numpy
+    from PIL import Image
+
+    return torch.from_numpy(numpy.array(Image.open(path).convert("RGB"))).permute(2, 0, 1)
+
+
+def _turn(row: dict[str, Any], message: dict[str, str]) -> dict[str, Any]:
+    text = message["content"].removeprefix("<image>")
+    shown = [{"type": "image", "path": path} for path in row["images"]] if text != message["content"] else []
+    return {"role": message["role"], "content": [*shown, {"type": "text", "text": text}]}
+
+
 COLUMNS = {"messages": "messages", "images": "images"}
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
@@ -316,6 +376,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "swift_sft": swift,
     "swift_dpo": swift_dpo,
     "llamafactory_sft": llamafactory,
+    "axolotl_sft": axolotl,
 }
 PACKAGES = {
     "hf": "transformers",
@@ -326,4 +387,5 @@ PACKAGES = {
     "swift_sft": "swift",
     "swift_dpo": "swift",
     "llamafactory_sft": "llamafactory",
+    "axolotl_sft": "axolotl",
 }

@@ -20,8 +20,8 @@ from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
 
 COLUMNS = ("transformers", "deepspeed", "peft", "accelerate")
-NAMES = {"llamafactory": "LLaMA-Factory", "ms-swift": "ms-swift", "trl": "TRL", "timm": "timm"}
-NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "timm")
+NAMES = {"axolotl": "axolotl", "llamafactory": "LLaMA-Factory", "ms-swift": "ms-swift", "trl": "TRL", "timm": "timm"}
+NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "axolotl", "timm")
 MENDED, RIGHT, CHOICE, WRONG, ABSENT = "✗ → ✓", "✓", "✗ ⚠", "**?**", ""
 
 WORDS = {

@@ -55,7 +55,8 @@ class Row:
         return holds(self.only, versions(stack)) and self.framework == framework(stack)
 
 
-FRAMEWORKS = ("llamafactory", "ms-swift", "trl", "timm")  # the first that a stack pins is what it is for
+# The first that a stack pins is what it is for.
+FRAMEWORKS = ("axolotl", "llamafactory", "ms-swift", "trl", "timm")
 
 
 def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
