@@ -44,6 +44,11 @@ WORDS = {
         "stacks": "## Stacks",
         "table": "## Results",
         "frameworks": "## Frameworks",
+        "scripts": "## MiniCPM-V's fine-tune script",
+        "aboutscripts": (
+            "Without vlmpatch the script ends at the first of these failures. So here ✗ is the run with every "
+            "patch but that of the row, and ✓ after it the run with all of them."
+        ),
         "situation": "situation",
         "failure": "failure",
         "stack": "stack",
@@ -75,6 +80,11 @@ WORDS = {
         "stacks": "## 环境",
         "table": "## 结果",
         "frameworks": "## 框架",
+        "scripts": "## MiniCPM-V 的微调脚本",
+        "aboutscripts": (
+            "完全不用 vlmpatch 时,脚本在其中第一个错误处就停止。"
+            "因此这里的 ✗ 指启用除该行补丁以外的所有补丁,其后的 ✓ 指启用全部补丁。"
+        ),
         "situation": "场景",
         "failure": "问题",
         "stack": "环境",
@@ -172,6 +182,9 @@ def page(measured: Measured, language: str) -> str:
         _results(measured, plain, language),
         words["frameworks"],
         _results(measured, framed, language),
+        words["scripts"],
+        words["aboutscripts"],
+        _results(measured, plain, language, script=True),
         words["stacks"],
         _stacks(measured, words),
         words["patches"],
@@ -205,9 +218,10 @@ def _unmeasured(measured: Measured, words: Mapping[str, str]) -> str:
     return words["unmeasured"].format(count=count, all=every, listed="; ".join(listed))
 
 
-def _results(measured: Measured, stacks: Sequence[str], language: str) -> str:
+def _results(measured: Measured, stacks: Sequence[str], language: str, *, script: bool = False) -> str:
     words = WORDS[language]
-    shown = [row for row in measured.rows.values() if any((s, row.id) in measured.pairs for s in stacks)]
+    kind = [row for row in measured.rows.values() if bool(row.script) == script]
+    shown = [row for row in kind if any((s, row.id) in measured.pairs for s in stacks)]
     if not shown:
         return ""
     head = [words["situation"], words["failure"], *(_label(measured.stacks[name]) for name in stacks)]
