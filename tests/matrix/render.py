@@ -46,8 +46,8 @@ WORDS = {
         "frameworks": "## Frameworks",
         "scripts": "## MiniCPM-V's fine-tune script",
         "aboutscripts": (
-            "Without vlmpatch the script ends at the first of these failures. So here ✗ is the run with every "
-            "patch but that of the row, and ✓ after it the run with all of them."
+            "Without vlmpatch the script ends at the first of these failures. So here ✗ is the run with "
+            "every patch but that of the row, and ✓ after it the run with all of them."
         ),
         "situation": "situation",
         "failure": "failure",
