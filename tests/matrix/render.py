@@ -20,7 +20,13 @@ from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
 
 COLUMNS = ("transformers", "deepspeed", "peft", "accelerate")
-NAMES = {"axolotl": "axolotl", "llamafactory": "LLaMA-Factory", "ms-swift": "ms-swift", "trl": "TRL", "timm": "timm"}
+NAMES = {
+    "axolotl": "axolotl",
+    "llamafactory": "LLaMA-Factory",
+    "ms-swift": "ms-swift",
+    "trl": "TRL",
+    "timm": "timm",
+}
 NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "axolotl", "timm")
 MENDED, RIGHT, CHOICE, WRONG, ABSENT = "✗ → ✓", "✓", "✗ ⚠", "**?**", ""
 
