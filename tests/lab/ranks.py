@@ -399,9 +399,10 @@ def process_group(rank: int, port: int) -> Iterator[None]:
     }
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     yield
-    # Not after an error: the other rank learns of it when this process ends.
-    dist.barrier()
-    dist.destroy_process_group()
+    # Not after an error: the other rank learns of it when this process ends. axolotl does it itself.
+    if dist.is_initialized():
+        dist.barrier()
+        dist.destroy_process_group()
 
 
 def _log_to(path: Path) -> None:

@@ -247,8 +247,7 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
     if cell.engine.startswith("zero"):
         config = output.with_suffix(".deepspeed.json")
         said = ranks.deepspeed_config(cell)
-        if not old_swift():
-            del said["optimizer"]  # 4.6 looks into the one it makes
+        del said["optimizer"]  # ms-swift's own files name none, and 4.6 looks into the one it makes
         config.write_text(json.dumps(said))
         settings["deepspeed"] = str(config)
     settings |= {"rlhf_type": "dpo"} if preference else {}
