@@ -17,7 +17,7 @@ from tests.lab.envs import Stack
 from tests.matrix import rows
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
-from tests.standin.observe import Cell as Script
+from tests.standin.cells import Cell as Script
 from vlmpatch import catalog, code
 
 ROOT = Path(__file__).resolve().parents[2]

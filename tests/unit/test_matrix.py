@@ -17,7 +17,7 @@ from tests.matrix import bisect, drift, judge, render, rows, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import Store
-from tests.standin.observe import Cell as Script
+from tests.standin.cells import Cell as Script
 from vlmpatch.catalog import Entry
 
 STACKS = envs.read_stacks()
