@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,10 +23,9 @@ from tests.standin.cells import STACKS, TF457, TF523, Cell, Need, Trial
 
 Result = dict[str, Any]
 Runs = Callable[[Trial], Callable[[Cell], Result]]
-FULL = os.environ.get("VLMPATCH_MINICPMV_FULL") == "1"
 TOLERANCE = 1e-5
 PLAINLY = 0.1  # a gradient said to be wrong is wrong by at least this much
-MATRIX = [Trial(stack, cell) for stack in STACKS for cell in cells.matrix(FULL)]
+MATRIX = [Trial(stack, cell) for stack in STACKS for cell in cells.matrix(cells.FULL)]
 ACCUMULATED = Cell(engine="ddp", accumulate=2)
 
 
@@ -46,12 +44,12 @@ def runs(request: pytest.FixtureRequest, standin: Path, tmp_path_factory: pytest
     """For a trial: the results of its stack's cells. All collected trials of a stack share one process."""
 
     @functools.cache
-    def of_stack(name: str, bare: bool) -> dict[str, Result]:
-        trials = [t for t in _trials(request.session) if (t.stack, t.bare) == (name, bare)]
+    def of_stack(name: str) -> dict[str, Result]:
+        trials = [trial for trial in _trials(request.session) if trial.stack == name]
         asked = [cell for trial in trials for cell in (*trial.beside, trial.cell)]
-        return perform(name, cells.with_references(asked), bare, standin, tmp_path_factory.mktemp(name))
+        return perform(name, cells.with_references(asked), standin, tmp_path_factory.mktemp(name))
 
-    return lambda trial: lambda cell: of_stack(trial.stack, trial.bare)[cell.id]
+    return lambda trial: lambda cell: of_stack(trial.stack)[cell.id]
 
 
 def _trials(session: pytest.Session) -> Iterable[Trial]:
@@ -61,12 +59,12 @@ def _trials(session: pytest.Session) -> Iterable[Trial]:
             yield trial
 
 
-def perform(name: str, asked: list[Cell], bare: bool, standin: Path, out: Path) -> dict[str, Result]:
+def perform(name: str, asked: list[Cell], standin: Path, out: Path) -> dict[str, Result]:
     stack = envs.read_stacks()[name]
     launch.warm_up(stack)
     (out / "cells.json").write_text(json.dumps([dataclasses.asdict(cell) for cell in asked]))
     command: list[str | Path] = ["python", "-m", "tests.standin.observe", out / "cells.json"]
-    command += ["--folder", standin, "--out", out, *([] if bare else ["--patched"])]
+    command += ["--folder", standin, "--out", out]
     env = {"HF_MODULES_CACHE": str(out / "modules")}
     finished = launch.run(stack, command, limit=60 + 40 * len(asked), env=env, gloo=True)
     assert finished.rc == 0, finished
@@ -87,11 +85,6 @@ def check_right(result: Result) -> None:
 def check_error(result: Result, symptom: str) -> None:
     assert result["rc"] != [0, 0], result
     assert any(re.search(symptom, error) for error in result["errors"]), result
-
-
-@each([Trial(stack, Cell(), bare=True) for stack in STACKS])
-def test_the_script_does_not_run_bare(trial: Trial, runs: Runs) -> None:
-    check_error(runs(trial)(trial.cell), cells.BARE[trial.stack])
 
 
 @each([t for t in MATRIX if not cells.ends_in(t.stack, t.cell)])

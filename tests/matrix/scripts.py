@@ -31,7 +31,7 @@ def run(stack: Stack, wanted: Sequence[Script], out: Path) -> dict[Script, Resul
     ordered = list(dict.fromkeys([*(script.reference for script in wanted), *wanted]))
     (out / "cells.json").write_text(json.dumps([dataclasses.asdict(script) for script in ordered]))
     command: list[str | Path] = ["python", "-m", "tests.standin.observe", out / "cells.json"]
-    command += ["--folder", folder, "--out", out, "--patched"]
+    command += ["--folder", folder, "--out", out]
     limit = START + observe.LIMIT * len(ordered)
     finished = launch.run(stack, command, limit=limit, env={MODULES: str(out / "modules")}, gloo=True)
     lines = [line for line in finished.output.splitlines() if line.startswith('{"cell": ')]

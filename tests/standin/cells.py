@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 TF445, TF457, TF523 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198"
 STACKS = (TF445, TF457, TF523)
 TF457_NEW_DEEPSPEED = "tf457-ds0198"
+FULL = os.environ.get("VLMPATCH_MINICPMV_FULL") == "1"
 ENGINES = ("zero2", "zero3", "ddp")
 TUNINGS = ("lora_vision", "lora", "full", "llm_frozen")
 # What the unchanged script ends in without vlmpatch, on the torch of today.
@@ -68,7 +70,6 @@ class Trial:
     stack: str
     cell: Cell
     beside: tuple[Cell, ...] = ()
-    bare: bool = False  # without vlmpatch
 
     @property
     def id(self) -> str:

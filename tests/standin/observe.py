@@ -1,10 +1,11 @@
 """Runs the fine-tune script, unchanged, many times after one import of the stack, and records what it does.
 
-    python -m tests.standin.observe --folder DIR --out DIR [--patched] CELLS.json
+    python -m tests.standin.observe --folder DIR --out DIR CELLS.json
 
 Each cell forks two ranks. A rank sets what ``torchrun`` would have set and runs ``finetune.py`` as
 ``__main__``; gradients are read where the optimizer is about to use them, parameters after training.
-One JSON line a cell goes to standard output. ``--patched`` imports vlmpatch before anything else.
+One JSON line a cell goes to standard output. vlmpatch is imported before anything else; what a cell is to
+do without, its ranks take back.
 """
 
 from __future__ import annotations
@@ -359,12 +360,10 @@ def main() -> None:
     parser.add_argument("cells", type=Path)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--patched", action="store_true")
     options = parser.parse_args()
-    if options.patched:
-        import vlmpatch  # noqa: F401
+    import vlmpatch  # noqa: F401
 
-        vars(importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank"))["WAIT"] = PATIENCE
+    vars(importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank"))["WAIT"] = PATIENCE
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
 
