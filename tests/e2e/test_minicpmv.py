@@ -151,10 +151,3 @@ def test_positions_are_garbage_without_the_patch(trial: Trial, runs: Runs) -> No
     check_right(right)
     assert result["rc"] == [0, 0], result
     assert result["losses"] != pytest.approx(right["losses"], rel=TOLERANCE)
-
-
-@without("zero3-repeated-reduction", Cell(engine="zero3", kwargs="reentrant"), STACKS)
-def test_zero3_loses_gradients_of_reentrant_segments_without_the_patch(trial: Trial, runs: Runs) -> None:
-    result = runs(trial)(trial.cell)
-    assert result["rc"] == [0, 0], result
-    assert result["difference"] > PLAINLY, result
