@@ -343,6 +343,7 @@ def axolotl(cell: Cell, folder: Path, output: Path) -> None:
     settings = importlib.import_module("axolotl.cli.config").load_cfg(str(config))
     settings.device_map = {"": "cpu"}
     cli = importlib.import_module("axolotl.cli.args").TrainerCliArgs()
+    transformers.set_seed(0)  # axolotl makes its LoRA weights before it sets a seed
     importlib.import_module("axolotl.cli.train").do_train(settings, cli)
 
 
