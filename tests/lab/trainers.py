@@ -335,6 +335,7 @@ def axolotl(cell: Cell, folder: Path, output: Path) -> None:
         **dict.fromkeys(("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"), False),
         "optimizer": "adamw_torch",
         "lr_scheduler": said.pop("lr_scheduler_type"),
+        "ddp_find_unused_parameters": True,  # as rows without an image need it
         "attn_implementation": "eager",
         "fp16": False,
     }
