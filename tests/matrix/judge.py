@@ -43,7 +43,7 @@ def outcome(result: Result) -> Outcome:
     """The worst thing a cell shows."""
     applied = tuple(sorted(name for name, state in result.patches.items() if state == "applied"))
     troubled = tuple(sorted(n for n, state in result.patches.items() if state in ("failed", "conflict")))
-    warned = tuple(dict.fromkeys(re.findall(r"^vlmpatch \[.*$", result.log, re.M)))
+    warned = tuple(dict.fromkeys(re.findall(r"vlmpatch \[[\w-]+\]: .*$", result.log, re.M)))
     found, detail = _worst(result)
     return Outcome(found, detail, applied, troubled, warned)
 
