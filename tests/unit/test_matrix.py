@@ -14,7 +14,7 @@ from tests.lab import envs
 from tests.lab.cell import Cell
 from tests.lab.cells import Result
 from tests.matrix import bisect, drift, judge, render, rows, store
-from tests.matrix.judge import Outcome
+from tests.matrix.judge import PATH, Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import Store
 from tests.standin.cells import Cell as Script
@@ -112,6 +112,11 @@ def test_the_worst_thing_a_cell_shows(changes: dict[str, Any], outcome: str) -> 
     found = judge.outcome(dataclasses.replace(result, **changes))
     assert found.outcome == outcome
     assert (found.applied, found.troubled, found.warned) == (("a",), ("b",), ("vlmpatch [a]: careful",))
+
+
+def test_what_is_kept_names_no_folder_of_this_machine() -> None:
+    said = PATH.sub("<path>", "unused: ['--logging_dir=/tmp/a-b/c.d', 'and/or 1/2']")
+    assert said == "unused: ['--logging_dir=<path>', 'and/or 1/2']"
 
 
 def test_results_survive_the_file(tmp_path: Path) -> None:
