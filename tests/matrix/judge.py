@@ -12,7 +12,7 @@ from tests.matrix.rows import Row, Versions, holds
 from vlmpatch.catalog import Entry
 
 TOLERANCE = 1e-5  # relative, float32, every rank
-PATH = re.compile(r"(?<![\w.])/[\w./+-]+")  # an error may quote one; what is kept is read on other machines
+PATH = re.compile(r"(?<![\w.:/])/[\w./+-]+")  # what is kept is read on other machines
 
 
 @dataclass(frozen=True)
@@ -44,14 +44,18 @@ def outcome(result: Result) -> Outcome:
     """The worst thing a cell shows."""
     applied = tuple(sorted(name for name, state in result.patches.items() if state == "applied"))
     troubled = tuple(sorted(n for n, state in result.patches.items() if state in ("failed", "conflict")))
-    warned = tuple(dict.fromkeys(re.findall(r"vlmpatch \[[\w-]+\]: .*$", result.log, re.M)))
+    warned = tuple(dict.fromkeys(re.findall(r"vlmpatch \[[\w-]+\]: .*$", _portable(result.log), re.M)))
     found, detail = _worst(result)
     return Outcome(found, detail, applied, troubled, warned)
 
 
+def _portable(text: str) -> str:
+    return PATH.sub("<path>", text)
+
+
 def _worst(result: Result) -> tuple[str, str]:
     if not result.ok:
-        return "error", PATH.sub("<path>", " ".join((result.error or "").split()))[:200]
+        return "error", _portable(" ".join((result.error or "").split()))[:200]
     if not result.tensors or result.difference is None or result.between_ranks is None:
         return "error", "no gradient was recorded"
     if not result.between_ranks <= TOLERANCE:

@@ -14,7 +14,7 @@ from tests.lab import envs
 from tests.lab.cell import Cell
 from tests.lab.cells import Result
 from tests.matrix import bisect, drift, judge, render, rows, store
-from tests.matrix.judge import PATH, Outcome
+from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import Store
 from tests.standin.cells import Cell as Script
@@ -26,6 +26,20 @@ ENTRY = store.entries().entries["gradient-checkpointing-default"]
 FAILED = Outcome("error", "RuntimeError: ready only once")
 RIGHT = Outcome("right")
 APPLIED = Outcome("right", applied=("gradient-checkpointing-default",))
+RESULT = Result(
+    id="c",
+    ok=True,
+    error=None,
+    tensors=4,
+    missing=(),
+    difference=0.0,
+    between_ranks=0.0,
+    losses=(),
+    patches={"a": "applied", "b": "conflict", "c": "armed"},
+    digests=(),
+    log="x\nvlmpatch [a]: careful\n",
+    seconds=1.0,
+)
 
 
 def row(**changes: Any) -> Row:
@@ -95,28 +109,17 @@ def test_a_patch_no_row_needs_is_noted() -> None:
     ],
 )
 def test_the_worst_thing_a_cell_shows(changes: dict[str, Any], outcome: str) -> None:
-    result = Result(
-        id="c",
-        ok=True,
-        error=None,
-        tensors=4,
-        missing=(),
-        difference=0.0,
-        between_ranks=0.0,
-        losses=(),
-        patches={"a": "applied", "b": "conflict", "c": "armed"},
-        digests=(),
-        log="x\nvlmpatch [a]: careful\n",
-        seconds=1.0,
-    )
-    found = judge.outcome(dataclasses.replace(result, **changes))
+    found = judge.outcome(dataclasses.replace(RESULT, **changes))
     assert found.outcome == outcome
     assert (found.applied, found.troubled, found.warned) == (("a",), ("b",), ("vlmpatch [a]: careful",))
 
 
 def test_what_is_kept_names_no_folder_of_this_machine() -> None:
-    said = PATH.sub("<path>", "unused: ['--logging_dir=/tmp/a-b/c.d', 'and/or 1/2']")
-    assert said == "unused: ['--logging_dir=<path>', 'and/or 1/2']"
+    error = "no flag ['--logging_dir=/tmp/a-b/c.d', 'and/or 1/2'], see https://example.org/x"
+    log = "vlmpatch [a]: /home/me/trainer.py should say so\n"
+    found = judge.outcome(dataclasses.replace(RESULT, ok=False, error=error, log=log))
+    assert found.detail == "no flag ['--logging_dir=<path>', 'and/or 1/2'], see https://example.org/x"
+    assert found.warned == ("vlmpatch [a]: <path> should say so",)
 
 
 def test_results_survive_the_file(tmp_path: Path) -> None:
