@@ -87,14 +87,18 @@ class Journal:
         before = mapping.get(key, ABSENT)
         mapping[key] = value
         what = f"set item {key!r}"
+        reference = _reference(mapping)
 
         def undo() -> str | None:
-            if mapping.get(key, ABSENT) != value:
+            holder = reference()
+            if holder is None:
+                return None
+            if holder.get(key, ABSENT) != value:
                 return f"{what}: left, somebody changed it since"
             if before is ABSENT:
-                del mapping[key]
+                del holder[key]
             else:
-                mapping[key] = before
+                holder[key] = before
             return None
 
         self._record(Change(patch, what, undo))

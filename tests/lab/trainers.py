@@ -322,6 +322,7 @@ def axolotl(cell: Cell, folder: Path, output: Path) -> None:
         "processor_type": "AutoProcessor",
         "chat_template": "tokenizer_default",
         "datasets": [{"path": str(data), "ds_type": "json", "type": "chat_template", "split": "train"}],
+        "dataset_prepared_path": str(output / "prepared"),
         "skip_prepare_dataset": True,
         "remove_unused_columns": False,
         "sample_packing": False,

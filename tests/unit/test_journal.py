@@ -5,6 +5,7 @@ import inspect
 import pickle
 import sys
 import weakref
+from collections import UserDict
 from types import FunctionType, ModuleType
 from typing import Any, ClassVar
 
@@ -206,6 +207,11 @@ def test_a_run_is_not_kept_alive(journal: Journal) -> None:
     journal.replace("p", run, "model", 2)
     del run
     assert alive() is None
+    settings = UserDict(lr=1)
+    alive_too = weakref.ref(settings)
+    journal.set_item("p", settings, "lr", 2)
+    del settings
+    assert alive_too() is None
     assert journal.rollback(["p"]) == []
 
 
