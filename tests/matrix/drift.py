@@ -29,7 +29,7 @@ from tests.lab.envs import Stack
 from tests.matrix import store
 
 SHAPES = store.ROOT / "data" / "compat" / "shapes.json"
-FOLLOWED = ("transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
+FOLLOWED = ("transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift", "axolotl")
 Probe = dict[str, Any]
 
 
