@@ -58,7 +58,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     launch.warm_up(stack)
     cache = {"HF_MODULES_CACHE": str(made / "modules")}
     finished = launch.run(stack, ["python", "-m", "tests.standin.make", made], limit=120, env=cache)
-    assert finished.rc == 0, finished
+    assert finished.rc == 0, str(finished)
     return made
 
 

@@ -126,7 +126,7 @@ def start(visible: Visible, tmp_path_factory: pytest.TempPathFactory) -> Start:
             env={"NPROC_PER_NODE": "2", "USE_HF": "1", "MASTER_PORT": port, "PET_MASTER_PORT": port},
             gloo="zero2" in command.words,
         )
-        assert not finished.timed_out, finished
+        assert not finished.timed_out, str(finished)
         assert not finished.left, f"{finished.left} processes left by {finished}"
         return Training(finished, folder)
 

@@ -67,7 +67,7 @@ def perform(name: str, asked: list[Cell], standin: Path, out: Path) -> dict[str,
     command += ["--folder", standin, "--out", out]
     env = {"HF_MODULES_CACHE": str(out / "modules")}
     finished = launch.run(stack, command, limit=60 + 40 * len(asked), env=env, gloo=True)
-    assert finished.rc == 0, finished
+    assert finished.rc == 0, str(finished)
     lines = [line for line in finished.output.splitlines() if line.startswith('{"cell"')]
     return {result["cell"]: result for result in map(json.loads, lines)}
 

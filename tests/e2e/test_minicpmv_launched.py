@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_launchers import RUN, SWIFT, Training, died, is_right
-from tests.e2e.test_zero3_swift import WAITING
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
 from tests.lab.outcomes import REDUCED_TWICE
@@ -56,12 +55,8 @@ VERBS = {
 def start(name: str, words: list[str | Path], standin: Path, cwd: Path, **env: str) -> Finished:
     stack = envs.read_stacks()[name]
     launch.warm_up(stack)
-    env = {
-        "HF_MODULES_CACHE": str(standin / "modules" / name),
-        "PYTHONPATH": f"{launch.ROOT}:{WAITING}",
-        **env,
-    }
-    return launch.run(stack, words, limit=300, env=env, gloo=True, cwd=cwd)
+    env = {"HF_MODULES_CACHE": str(standin / "modules" / name), **env}
+    return launch.run(stack, words, limit=300, env=env, gloo=True, waiting=True, cwd=cwd)
 
 
 def torchrun(zero: str, standin: Path, out: Path) -> list[str | Path]:
@@ -82,8 +77,8 @@ def torchrun(zero: str, standin: Path, out: Path) -> list[str | Path]:
 @pytest.mark.parametrize("stack", STACKS)
 def test_torchrun_bare(stack: str, standin: Path, tmp_path: Path) -> None:
     done = start(stack, torchrun("zero2", standin, tmp_path), standin, standin / "finetune")
-    assert done.rc != 0, done
-    assert BARE[stack] in done.output, done
+    assert done.rc != 0, str(done)
+    assert BARE[stack] in done.output, str(done)
 
 
 @pytest.mark.parametrize("zero", ["zero3", "zero2"] if FULL else ["zero3"])
@@ -92,7 +87,7 @@ def test_torchrun_of_the_unchanged_script(stack: str, zero: str, standin: Path, 
     """Training, evaluation, checkpoints and the last save."""
     command = torchrun(zero, standin, tmp_path)
     done = start(stack, [*RUN, *command], standin, standin / "finetune")
-    assert done.rc == 0, done
+    assert done.rc == 0, str(done)
     saved = {path.name for path in tmp_path.iterdir()}
     assert {"checkpoint-1", "checkpoint-2", "tokenizer_config.json", LAST_SAVE} <= saved
 
@@ -101,15 +96,15 @@ def test_torchrun_stops_at_its_first_save_without_the_patch(standin: Path, tmp_p
     command = [*RUN, *torchrun("zero2", standin, tmp_path)]
     off = {"VLMPATCH_DISABLE": "trainer-save-safetensors"}
     done = start(TF523, command, standin, standin / "finetune", **off)
-    assert done.rc != 0, done
-    assert "has no attribute 'save_safetensors'" in done.output, done
+    assert done.rc != 0, str(done)
+    assert "has no attribute 'save_safetensors'" in done.output, str(done)
 
 
 def test_torchrun_saves_no_model_without_the_patch(standin: Path, tmp_path: Path) -> None:
     command = [*RUN, *torchrun("zero2", standin, tmp_path)]
     off = {"VLMPATCH_DISABLE": "training-arguments-local-rank"}
     done = start(TF523, command, standin, standin / "finetune", **off)
-    assert done.rc == 0, done
+    assert done.rc == 0, str(done)
     saved = {path.name for path in tmp_path.iterdir()}
     assert "checkpoint-2" in saved
     assert LAST_SAVE not in saved

@@ -185,9 +185,9 @@ def test_nothing_stays_gathered(stack: str, run: Run, results: Results) -> None:
 @cases(comparable)
 def test_gathers_are_those_of_checkpointing_off(stack: str, run: Run, results: Results) -> None:
     mine, floor = (results(stack)(which)["steps"][-1] for which in (run, off(run)))
-    hooked = HOOKED.get(stack, 0) * run.forwards
-    assert mine["elements"] <= 1.03 * floor["elements"] + hooked
-    assert mine["calls"] <= floor["calls"] + FIRST_BLOCK
+    hooked = run.forwards if stack in HOOKED else 0  # gathers of the patch embedding for a backward
+    assert mine["elements"] <= 1.03 * floor["elements"] + hooked * HOOKED.get(stack, 0)
+    assert mine["calls"] <= floor["calls"] + FIRST_BLOCK + hooked
     block = 0.3 * results(stack)(run)["parameters"]
     assert mine["peak"] <= floor["peak"] + block
 

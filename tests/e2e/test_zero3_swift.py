@@ -1,7 +1,7 @@
 """Real ms-swift under ZeRO-3: DPO with LoRA, ``--deepspeed zero3`` and no other flag.
 
 "Right" is the same command with gradient checkpointing off, by the losses and gradient norms it
-prints. ``waiting/`` makes gloo's collectives wait, as one CUDA stream does.
+prints. gloo's collectives are made to wait, as one CUDA stream does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import pytest
 from tests.e2e.test_launchers import LIMIT, PRINTED, RUN, SWIFT, Training
 from tests.lab import envs, launch
 
-WAITING = Path(__file__).with_name("waiting")
 TUNER = {"swift341": "--train_type", "swift460": "--tuner_type"}
 
 
@@ -24,15 +23,9 @@ def dpo(name: str, folder: Path, *after: str, before: tuple[str, ...] = RUN) -> 
     words = ["swift", "rlhf", "--rlhf_type", "dpo", TUNER[name], "lora", "--deepspeed", "zero3"]
     words += ["--dataset", "MODEL/data/dpo.jsonl", *SWIFT.split(), "--output_dir", str(folder), *after]
     port = str(launch.free_port())
-    env = {
-        "NPROC_PER_NODE": "2",
-        "USE_HF": "1",
-        "MASTER_PORT": port,
-        "PET_MASTER_PORT": port,
-        "PYTHONPATH": f"{launch.ROOT}:{WAITING}",
-    }
+    env = {"NPROC_PER_NODE": "2", "USE_HF": "1", "MASTER_PORT": port, "PET_MASTER_PORT": port}
     command = [*before, *(word.replace("MODEL", model) for word in words)]
-    return Training(launch.run(stack, command, limit=LIMIT, env=env, gloo=True), folder)
+    return Training(launch.run(stack, command, limit=LIMIT, env=env, gloo=True, waiting=True), folder)
 
 
 @pytest.mark.parametrize("stack", TUNER)

@@ -24,6 +24,7 @@ from tests.lab.envs import Stack
 from tests.lab.zoo import ZOO
 
 ROOT = Path(__file__).resolve().parents[2]
+STARTUP = Path(__file__).with_name("startup")  # holds a sitecustomize
 MARK = "VLMPATCH_LAB_LAUNCH"
 # What the caller's shell must not decide: DONTWRITEBYTECODE makes every rank compile transformers
 # again, and the rest belongs to the launch below.
@@ -61,15 +62,17 @@ def run(
     env: Mapping[str, str] | None = None,
     checkout: bool = True,
     gloo: bool = False,
+    waiting: bool = False,
     cwd: Path = ROOT,
 ) -> Finished:
     """Run ``command`` (``python``, ``torchrun``, ``swift`` … of that stack) to its end or ``limit``.
 
     ``checkout`` puts this clone on ``PYTHONPATH``; ``gloo`` lets accelerate accept DeepSpeed on a
-    machine without an accelerator.
+    machine without an accelerator; ``waiting`` makes its collectives wait, which ZeRO-3 needs there.
     """
     mark = uuid.uuid4().hex
-    variables = {**environment(stack, checkout=checkout, gloo=gloo), **(env or {}), MARK: mark}
+    variables = environment(stack, checkout=checkout, gloo=gloo, waiting=waiting)
+    variables |= {**(env or {}), MARK: mark}
     words = tuple(str(word) for word in command)
     program = shutil.which(words[0], path=variables["PATH"]) or words[0]
     started = time.monotonic()
@@ -94,7 +97,9 @@ def run(
     return Finished(words, process.returncode, output, seconds, timed_out, left)
 
 
-def environment(stack: Stack, *, checkout: bool = True, gloo: bool = False) -> dict[str, str]:
+def environment(
+    stack: Stack, *, checkout: bool = True, gloo: bool = False, waiting: bool = False
+) -> dict[str, str]:
     variables = {name: value for name, value in os.environ.items() if name not in DROPPED}
     variables |= {
         "PATH": f"{stack.python.parent}{os.pathsep}{os.environ['PATH']}",
@@ -105,10 +110,11 @@ def environment(stack: Stack, *, checkout: bool = True, gloo: bool = False) -> d
         "HF_HUB_OFFLINE": "1",
         "MASTER_PORT": str(free_port()),
     }
-    if checkout:
-        variables["PYTHONPATH"] = str(ROOT)
+    variables["PYTHONPATH"] = os.pathsep.join(map(str, [STARTUP, ROOT] if checkout else [STARTUP]))
     if gloo:
         variables["VLMPATCH_LAB_GLOO"] = "1"
+    if waiting:
+        variables["VLMPATCH_LAB_WAITING"] = "1"
     return variables
 
 

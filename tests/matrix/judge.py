@@ -58,11 +58,11 @@ def _worst(result: Result) -> tuple[str, str]:
         return "error", _portable(" ".join((result.error or "").split()))[:200]
     if not result.tensors or result.difference is None or result.between_ranks is None:
         return "error", "no gradient was recorded"
-    if not result.between_ranks <= TOLERANCE:
+    if result.between_ranks > TOLERANCE:  # not for NaN, which equals nothing on any rank
         return "ranks", f"gradients differ by {result.between_ranks:.2g} between ranks"
     if result.missing:
         return "missing", f"{len(result.missing)} trainable tensors without gradient"
-    if not result.difference <= TOLERANCE:
+    if not (result.difference <= TOLERANCE and result.between_ranks <= TOLERANCE):
         return "difference", f"gradients off by {result.difference:.2g}"
     return "right", ""
 

@@ -105,6 +105,7 @@ def test_a_patch_no_row_needs_is_noted() -> None:
         ({"missing": ("a",)}, "missing"),
         ({"difference": 1e-3}, "difference"),
         ({"difference": float("nan")}, "difference"),
+        ({"difference": float("nan"), "between_ranks": float("nan")}, "difference"),
         ({"between_ranks": 0.5, "missing": ("a",)}, "ranks"),
     ],
 )
