@@ -11,6 +11,7 @@ import functools
 import importlib
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -108,6 +109,11 @@ def saves() -> tuple[Run, Run]:
     return replace(base, scenario="save"), replace(base, scenario="save_alone")
 
 
+def saves_bare() -> list[Run]:
+    """Without checkpointing, so that F4 does not come first; killed where a user would wait for ever."""
+    return [replace(off(run), limit=30.0) for run in saves()]
+
+
 def second_backward() -> Run:
     return Run(kind="blocks", checkpointing="off", steps=3, world=1, scenario="retain")
 
@@ -134,6 +140,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         compared = ("lora, plain", "full, plain", "modules_to_save")
         failing += [run for what, run in trainings(name) if what in compared]
         runs = [*map(off, patched), *map(bare, failing), *patched, *saves()]
+        runs += saves_bare()
         runs += [second_backward()] if name in NO_SECOND_BACKWARD else []
         return perform(name, runs, tmp_path_factory.mktemp(name))
 
@@ -233,6 +240,13 @@ def test_saving_on_one_rank_is_an_error_that_names_the_others(stack: str, result
     everywhere, alone = (results(stack)(run)["error"] for run in saves())
     assert everywhere is None
     assert "was called on rank 0 and not on rank 1" in alone
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_saving_on_one_rank_hangs_without(stack: str, results: Results) -> None:
+    everywhere, alone = (results(stack)(run)["error"] for run in saves_bare())
+    assert everywhere is None
+    assert alone == f"ended with exit code {-signal.SIGKILL}"
 
 
 @pytest.mark.parametrize("stack", STACKS)

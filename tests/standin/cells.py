@@ -31,6 +31,7 @@ class Cell:
     data: str = "many"  # few: one slice an image; many: more slices than vision_batch_size
     batch: int = 1
     kwargs: str = "own"  # what the script assigns to gradient_checkpointing_kwargs: own | none | reentrant
+    input_grads: bool = False  # the script calls enable_input_require_grads(), as LLaMA-Factory does for LoRA
     checkpointing: bool = True
     accumulate: int = 1
     steps: int = 4
@@ -47,6 +48,7 @@ class Cell:
     def id(self) -> str:
         parts = [self.engine, self.tuning, self.data, f"b{self.batch}"]
         parts += [self.kwargs if self.checkpointing else "off"]
+        parts += ["input-grads"] if self.input_grads else []
         parts += [f"ga{self.accumulate}"] if self.accumulate > 1 else []
         parts += [f"no-{name}" for name in self.without]
         parts += [f"drop-{name}" for name in self.drop]
@@ -55,7 +57,7 @@ class Cell:
     @property
     def reference(self) -> Cell:
         """The same training with checkpointing off."""
-        return dataclasses.replace(self, checkpointing=False, kwargs="own", without=())
+        return dataclasses.replace(self, checkpointing=False, kwargs="own", input_grads=False, without=())
 
     @property
     def patched(self) -> Cell:

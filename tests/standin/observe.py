@@ -37,6 +37,7 @@ KWARGS = {
     "none": "",
     "reentrant": KWARGS_LINE.replace("False", "True"),
 }
+INPUT_GRADS = "model.enable_input_require_grads(); "
 TUNING = {
     "lora_vision": {"use_lora": "true", "tune_llm": "false", "tune_vision": "true"},
     "lora": {"use_lora": "true", "tune_llm": "false", "tune_vision": "false"},
@@ -86,13 +87,14 @@ def command_line(cell: Cell, folder: Path, output: Path) -> list[str]:
 
 def scripts(cell: Cell, folder: Path, work: Path) -> Path:
     """The script's folder, with its one line about checkpointing as the cell wants it."""
+    line = (INPUT_GRADS if cell.input_grads else "") + KWARGS[cell.kwargs]
     copy = work / "script"
     shutil.copytree(folder / "finetune", copy, dirs_exist_ok=True)
     path = copy / "finetune.py"
     text = path.read_text()
     if KWARGS_LINE not in text:
         raise RuntimeError(f"{path} has no line {KWARGS_LINE}")
-    path.write_text(text.replace(KWARGS_LINE, KWARGS[cell.kwargs]))
+    path.write_text(text.replace(KWARGS_LINE, line))
     return path
 
 
