@@ -139,7 +139,7 @@ def test_without_vlmpatch(command: Command, start: Start) -> None:
     if command.bare.error:
         died(bare, command.bare)
     elif command.bare.untrained:
-        assert bare.finished.rc == 0, bare.finished
+        assert bare.finished.rc == 0, str(bare.finished)
         assert bare.untrained(), "every LoRA weight has moved"
         assert all(command.bare.untrained in name for name in bare.untrained()), bare.untrained()
     else:
@@ -181,7 +181,7 @@ def died(training: Training, how: Outcome) -> None:
 def is_right(training: Training, right: Training) -> None:
     """It ended well, printed what ``right`` printed, and every LoRA weight has moved."""
     for each in (training, right):
-        assert each.finished.rc == 0, each.finished
+        assert each.finished.rc == 0, str(each.finished)
         assert not each.untrained(), each.untrained()
     assert close(training.printed(), right.printed()), f"{training.printed()} against {right.printed()}"
 

@@ -31,7 +31,7 @@ def dpo(name: str, folder: Path, *after: str, before: tuple[str, ...] = RUN) -> 
 @pytest.mark.parametrize("stack", TUNER)
 def test_dpo_trains_as_without_checkpointing(stack: str, tmp_path: Path) -> None:
     trained = dpo(stack, tmp_path / "on")
-    assert trained.finished.rc == 0, trained.finished
+    assert trained.finished.rc == 0, str(trained.finished)
     measure = dpo(stack, tmp_path / "off", "--gradient_checkpointing", "false")
     assert trained.printed() == pytest.approx(measure.printed(), rel=PRINTED)
 
@@ -39,5 +39,5 @@ def test_dpo_trains_as_without_checkpointing(stack: str, tmp_path: Path) -> None
 def test_dpo_dies_without_vlmpatch(tmp_path: Path) -> None:
     """On 3.4.1, in DeepSpeed's dropped parameter group; 4.6.0 keeps clear of the failures by itself."""
     bare = dpo("swift341", tmp_path, before=())
-    assert bare.finished.rc != 0, bare.finished
+    assert bare.finished.rc != 0, str(bare.finished)
     assert "zip() argument 2 is longer than argument 1" in bare.finished.output
