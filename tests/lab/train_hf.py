@@ -93,8 +93,6 @@ def main() -> None:
     )
     trainer.train()
     trainer.save_model()
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

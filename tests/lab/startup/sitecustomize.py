@@ -11,6 +11,7 @@ that has nothing to do with what is tested here.
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.abc
 import importlib.util
 import os
@@ -50,6 +51,7 @@ def _end_process_group() -> None:
     # After an exception a collective may be pending, and gloo would wait for the other rank here.
     failed = hasattr(sys, "last_value")
     if distributed is not None and not failed and distributed.is_initialized():
+        gc.collect()  # a model under DDP, in a trainer's cycles, would keep the group's threads running
         distributed.destroy_process_group()
 
 
