@@ -18,3 +18,4 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
         if version == "standard":
             build_data["force_include"]["patches"] = "vlmpatch/patches"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
+            build_data["force_include"]["data/compat/verified.json"] = "vlmpatch/data/compat/verified.json"

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.lab import shm
+from vlmpatch_lab import shm
 
 # Sizes of a Qwen2-VL: hidden, intermediate, layers, heads, key-value heads, vocabulary; the vision tower's
 # depth, width and patch size; image patches a side.
@@ -184,7 +184,7 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
     from torch.utils.checkpoint import set_checkpoint_early_stop
 
     if run.scenario == "uneven" and run.patched:
-        vars(importlib.import_module("vlmpatch.patches.zero3_uneven_calls"))["STILL"] = 3.0
+        vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = 3.0
     model = build(run)
     plain = copy.deepcopy(model) if run.device == "cpu" else None
     switch_checkpointing(run, model)
@@ -224,7 +224,7 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
 def save(run: Run, engine: Any, rank: int) -> None:
     """Consolidate the weights on every rank, or as scripts do that save where ``local_rank == 0``."""
     if run.patched:
-        vars(importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank"))["WAIT"] = 5.0
+        vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_save_on_every_rank"))["WAIT"] = 5.0
     if run.scenario == "save" or rank == 0:
         engine._zero3_consolidated_16bit_state_dict()
 

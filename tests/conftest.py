@@ -79,7 +79,6 @@ class World:
             "requires": requires,
             "symptoms": "[]",
             "upstream": '["https://example.org"]',
-            "verified": "[]",
             **keys,
         }
         self.entries.append("\n".join(["[[patch]]", *(f"{key} = {value}" for key, value in values.items())]))

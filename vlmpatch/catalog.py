@@ -21,7 +21,7 @@ else:
 SCHEMA = 1
 SEVERITIES = ("crash", "hang", "silent", "cost")
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
-_MODULE = re.compile(r"[a-z][a-z0-9_]*\Z")
+_MODULE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
 _TARGET = re.compile(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*\Z")
 
 
@@ -68,7 +68,6 @@ class Entry(NamedTuple):
     requires: dict[str, str]
     symptoms: tuple[str, ...]
     upstream: tuple[str, ...]
-    verified: tuple[dict[str, str], ...]
 
 
 class Catalog(NamedTuple):
@@ -94,6 +93,11 @@ def default_path() -> str:
     here = os.path.dirname(os.path.abspath(__file__))
     packaged = os.path.join(here, "compat.toml")
     return packaged if os.path.exists(packaged) else os.path.join(os.path.dirname(here), "compat.toml")
+
+
+def patch_path(patches: str, module: str) -> str:
+    """The file of patch module ``module`` (``deepspeed.zero3_uneven_calls``) below folder ``patches``."""
+    return os.path.join(patches, *module.split(".")) + ".py"
 
 
 def read(path: str) -> Catalog:
@@ -171,7 +175,6 @@ def _entry(raw: object, patches: str) -> Entry:
         requires=_table(raw["requires"], "requires"),
         symptoms=_strings(raw, "symptoms"),
         upstream=_strings(raw, "upstream"),
-        verified=_tables(raw, "verified"),
     )
     _check(entry, patches)
     return entry
@@ -181,9 +184,10 @@ def _check(entry: Entry, patches: str) -> None:
     if not _ID.match(entry.id):
         raise _Invalid("id", f"{entry.id!r} is not in kebab-case", "Use a-z, 0-9 and single hyphens")
     if not _MODULE.match(entry.module):
-        raise _Invalid("module", f"{entry.module!r} is not a module name", "Use a-z, 0-9 and _")
-    if not os.path.exists(os.path.join(patches, entry.module + ".py")):
-        what = f"there is no {os.path.join(patches, entry.module)}.py"
+        remedy = "Write upstream.file, in a-z, 0-9 and _"
+        raise _Invalid("module", f"{entry.module!r} is not a module name", remedy)
+    if not os.path.exists(path := patch_path(patches, entry.module)):
+        what = f"there is no {path}"
         raise _Invalid("module", what, "Name a file of patches/, or reinstall vlmpatch")
     if entry.severity not in SEVERITIES:
         raise _Invalid("severity", f"{entry.severity!r} is unknown", f"One of: {', '.join(SEVERITIES)}")
@@ -223,9 +227,3 @@ def _table(value: object, key: str) -> dict[str, str]:
     if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
         raise _Invalid(key, "is not a table of strings", 'Write { package = "…" }')
     return value
-
-
-def _tables(raw: Mapping[str, Any], key: str) -> tuple[dict[str, str], ...]:
-    if not isinstance(raw[key], list):
-        raise _Invalid(key, "is not a list of tables", 'Write [{ package = "…" }]')
-    return tuple(_table(item, key) for item in raw[key])

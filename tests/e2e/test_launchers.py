@@ -22,6 +22,7 @@ from tests.e2e.conftest import Visible
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
 from tests.lab.outcomes import READY_TWICE, REDUCED_TWICE, RIGHT, UNTRAINED, Outcome
+from vlmpatch_lab.ports import free_port
 
 RUN = ("python", "-m", "vlmpatch", "run")
 LIMIT = 300.0  # seconds; a run takes 10 to 60
@@ -117,7 +118,7 @@ def start(visible: Visible, tmp_path_factory: pytest.TempPathFactory) -> Start:
             model = launch.checkpoint(stack, "qwen2_vl")
         folder = tmp_path_factory.mktemp("output")
         words = [*before, *command.words, *after, "--output_dir", str(folder)]
-        port = str(launch.free_port())
+        port = str(free_port())
         finished = launch.run(
             stack,
             [word.replace(MODEL, str(model)) for word in words],

@@ -14,6 +14,7 @@ from tests.lab import envs, launch
 from tests.lab.launch import Finished
 from tests.lab.outcomes import REDUCED_TWICE
 from tests.standin.cells import BARE, FULL, STACKS, TF523
+from vlmpatch_lab.ports import free_port
 
 LAST_SAVE = "adapter_model.safetensors"
 FLAGS = {  # of finetune_lora.sh, but for sizes
@@ -70,7 +71,7 @@ def torchrun(zero: str, standin: Path, out: Path) -> list[str | Path]:
         "deepspeed": standin / f"ds_config_{zero}.json",
     }
     flags = [word for name, value in {**FLAGS, **paths}.items() for word in (f"--{name}", str(value))]
-    ranks = ["--nproc_per_node", "2", "--master_port", str(launch.free_port())]
+    ranks = ["--nproc_per_node", "2", "--master_port", str(free_port())]
     return ["torchrun", *ranks, "finetune.py", "--do_train", "--do_eval", *flags]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import envs, launch
+from vlmpatch_lab.ports import free_port
 
 LAUNCHERS = {
     "torchrun": ["torchrun", "--nproc_per_node", "2", "--master_port", "PORT"],
@@ -35,7 +36,7 @@ def test_workers(launcher: str, with_run: bool, tmp_path: Path) -> None:
     envs.make(stack)
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
-    command = [word.replace("PORT", str(launch.free_port())) for word in LAUNCHERS[launcher]]
+    command = [word.replace("PORT", str(free_port())) for word in LAUNCHERS[launcher]]
     prefix = ["python", "-m", "vlmpatch", "run"] if with_run else []
     done = launch.run(stack, [*prefix, *command, script], limit=120)
     assert done.rc == 0, str(done)

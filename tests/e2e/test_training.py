@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.lab.cell import Cell
 from tests.lab.cells import Result
 from tests.lab.outcomes import (
     APART,
@@ -26,6 +25,7 @@ from tests.lab.outcomes import (
     Case,
     Outcome,
 )
+from vlmpatch_lab.cell import Cell
 
 TF457, TF445 = "tf457-ds0182", "tf445-ds0154"
 KINDS = {TF457: ("qwen2_vl", "qwen2_5_vl"), TF445: ("qwen2_vl",)}  # Qwen2.5-VL came with 4.49

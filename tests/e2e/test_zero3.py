@@ -277,7 +277,7 @@ DEPENDS_ON = {  # patch, the file it looks at, something its functions say
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_release_that_changes_these_functions_is_declined(stack: str, name: str, tmp_path: Path) -> None:
     (folder,) = envs.read_stacks()[stack].folder.glob("lib/python*/site-packages/deepspeed/runtime/zero")
-    patch = importlib.import_module(f"vlmpatch.patches.{name}")
+    patch = importlib.import_module(f"vlmpatch.patches.deepspeed.{name}")
     file, line = DEPENDS_ON[name]
     assert patch.look(of_file(file, str(folder / f"{file}.py"))) is None
     shutil.copytree(folder, tmp_path / "zero")
@@ -290,7 +290,7 @@ def test_a_release_that_changes_these_functions_is_declined(stack: str, name: st
 @pytest.mark.parametrize("stack", STACKS)
 def test_a_changed_release_of_parameters_is_declined_too(stack: str, tmp_path: Path) -> None:
     (folder,) = envs.read_stacks()[stack].folder.glob("lib/python*/site-packages/deepspeed/runtime/zero")
-    patch = importlib.import_module("vlmpatch.patches.zero3_recompute_release")
+    patch = importlib.import_module("vlmpatch.patches.deepspeed.zero3_recompute_release")
     shutil.copytree(folder, tmp_path / "zero")
     changed = tmp_path / "zero" / "partitioned_param_coordinator.py"
     changed.write_text(changed.read_text().replace(".ds_active_sub_modules.discard(", ".gone("))

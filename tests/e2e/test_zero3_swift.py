@@ -12,6 +12,7 @@ import pytest
 
 from tests.e2e.test_launchers import LIMIT, PRINTED, RUN, SWIFT, Training
 from tests.lab import envs, launch
+from vlmpatch_lab.ports import free_port
 
 TUNER = {"swift341": "--train_type", "swift460": "--tuner_type"}
 
@@ -22,7 +23,7 @@ def dpo(name: str, folder: Path, *after: str, before: tuple[str, ...] = RUN) -> 
     model = str(launch.checkpoint(stack, "qwen2_vl"))
     words = ["swift", "rlhf", "--rlhf_type", "dpo", TUNER[name], "lora", "--deepspeed", "zero3"]
     words += ["--dataset", "MODEL/data/dpo.jsonl", *SWIFT.split(), "--output_dir", str(folder), *after]
-    port = str(launch.free_port())
+    port = str(free_port())
     env = {"NPROC_PER_NODE": "2", "USE_HF": "1", "MASTER_PORT": port, "PET_MASTER_PORT": port}
     command = [*before, *(word.replace("MODEL", model) for word in words)]
     return Training(launch.run(stack, command, limit=LIMIT, env=env, gloo=True, waiting=True), folder)

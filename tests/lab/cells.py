@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cell as runner
 from tests.lab import envs, launch
-from tests.lab.cell import Cell, write_cells
 from tests.lab.envs import Stack
+from vlmpatch_lab import cell as runner
+from vlmpatch_lab.cell import Cell, write_cells
 
 START = 120.0  # seconds the import of a stack may take on a loaded machine
 
@@ -67,7 +67,8 @@ def run(
     models = launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
     out.mkdir(parents=True, exist_ok=True)
     write_cells(out / "cells.json", cells)
-    command: list[str | Path] = ["python", "-m", "tests.lab.cell", out / "cells.json", "--out", out]
+    command: list[str | Path] = ["python", "-m", "vlmpatch_lab.cell", out / "cells.json", "--out", out]
+    command += ["--trainers", "tests.lab.trainers"] if any(cell.trainer for cell in cells) else []
     command += ["--patched"] if patched else []
     command += ["--reference", reference] if reference else []
     command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]

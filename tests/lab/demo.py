@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.lab import envs, launch
+from vlmpatch_lab.ports import free_port
 
 STACK = "tf457-ds0182"
 SCRIPT = Path(__file__).with_name("train_hf.py")
@@ -48,7 +49,7 @@ def train(step: str, stack: envs.Stack, model: Path, engine: str, patched: bool)
     prefix = ["python", "-m", "vlmpatch", "run"] if patched else []
     # A forward a batch is enough for DDP to fail; ZeRO-2 needs a parameter used in two segments.
     forwards = "2" if engine == "zero2" else "1"
-    command = [*prefix, "torchrun", "--nproc_per_node", "2", "--master_port", str(launch.free_port())]
+    command = [*prefix, "torchrun", "--nproc_per_node", "2", "--master_port", str(free_port())]
     command += [str(SCRIPT.relative_to(launch.ROOT)), "--engine", engine, "--forwards", forwards]
     say(f"{step}  {ENGINES[engine]}, {'with' if patched else 'without'} vlmpatch")
     say(f"     $ {' '.join(command)} --model …")

@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -19,9 +18,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import envs, shm
+from tests.lab import envs
 from tests.lab.envs import Stack
 from tests.lab.zoo import ZOO
+from vlmpatch_lab import shm
+from vlmpatch_lab.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 STARTUP = Path(__file__).with_name("startup")  # holds a sitecustomize
@@ -116,12 +117,6 @@ def environment(
     if waiting:
         variables["VLMPATCH_LAB_WAITING"] = "1"
     return variables
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def warm_up(stack: Stack) -> None:

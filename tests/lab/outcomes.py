@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tests.lab.cell import Cell
 from tests.lab.cells import Result
+from vlmpatch_lab.cell import Cell
 
 TOLERANCE = 1e-5  # relative difference to checkpointing off, float32
 PLAINLY = 0.1  # a gradient said to be wrong is wrong by at least this much

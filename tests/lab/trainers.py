@@ -18,8 +18,9 @@ import torch
 import torch.distributed.fsdp
 import transformers
 
-from tests.lab import ranks, zoo
-from tests.lab.cell import Cell
+from tests.lab import zoo
+from vlmpatch_lab import ranks
+from vlmpatch_lab.cell import Cell
 
 WRAPPED = "_checkpoint_wrapped_module."  # what torch's checkpoint_wrapper puts into names
 LOST_AFTER = 1  # optimizer steps a framework takes

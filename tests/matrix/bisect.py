@@ -19,9 +19,9 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 from tests.lab import cells, envs, launch
-from tests.lab.cell import Cell
 from tests.lab.envs import Stack
 from tests.matrix import drift, judge
+from vlmpatch_lab.cell import Cell
 
 
 def main() -> int:

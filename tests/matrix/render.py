@@ -1,4 +1,4 @@
-"""Writes what the matrix found: ``docs/compatibility*.md`` and ``verified`` in ``compat.toml``.
+"""Writes what the matrix found: ``docs/compatibility*.md`` and ``data/compat/verified.json``.
 
 python -m tests.matrix.render            write them
 python -m tests.matrix.render --check    exit 1 when they are not what the results say
@@ -7,10 +7,9 @@ python -m tests.matrix.render --check    exit 1 when they are not what the resul
 from __future__ import annotations
 
 import argparse
-import re
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 from tests.lab import envs
 from tests.lab.envs import Stack
@@ -19,6 +18,7 @@ from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
 
+VERIFIED = ROOT / "data" / "compat" / "verified.json"
 COLUMNS = ("transformers", "deepspeed", "peft", "accelerate")
 NAMES = {
     "axolotl": "axolotl",
@@ -156,9 +156,8 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     asked = parser.parse_args()
     measured = Measured(Store())
-    compat = Path(store.entries().path)
     wanted = {path: page(measured, language) for language, path in PAGES.items()}
-    wanted[compat] = with_verified(compat.read_text(encoding="utf-8"), measured)
+    wanted[VERIFIED] = verified_json(measured)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     for path in stale:
         print(f"{'not what the results say' if asked.check else 'written'}: {path.relative_to(ROOT)}")
@@ -275,33 +274,25 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-# --- compat.toml --------------------------------------------------------------------------------
+# --- verified.json ------------------------------------------------------------------------------
 
 
-def with_verified(text: str, measured: Measured) -> str:
-    """``compat.toml`` with the ``verified`` lists of the patches that have rows; the rest stays."""
-    found = measured.verified()
-    having_rows = {row.patch for row in measured.rows.values()}
-    blocks = re.split(r"(?m)^(?=\[\[patch\]\])", text)
-    return "".join(_verified_block(block, found, having_rows, measured.stacks) for block in blocks)
+def verified_json(measured: Measured) -> str:
+    """The stacks each patch was verified on, for the command line; see ``vlmpatch.tools.verified``."""
+    verified = measured.verified()
+    blocks = []
+    for name in sorted(verified):
+        stacks = ",\n".join(
+            f"    {json.dumps(one)}" for one in _combinations(verified[name], measured.stacks)
+        )
+        blocks.append(f"  {json.dumps(name)}: [\n{stacks}\n  ]")
+    return "{\n" + ",\n".join(blocks) + "\n}\n"
 
 
-def _verified_block(
-    block: str, found: Mapping[str, list[str]], having_rows: set[str], stacks: Mapping[str, Stack]
-) -> str:
-    named = re.search(r'(?m)^id = "(.+)"$', block)
-    if not named or named[1] not in having_rows:
-        return block
-    lines = "".join(f"  {line},\n" for line in _combinations(found.get(named[1], []), stacks))
-    value = f"[\n{lines}]" if lines else "[]"
-    return re.sub(r"(?ms)^verified = \[.*?\]$", lambda _: f"verified = {value}", block, count=1)
-
-
-def _combinations(names: Sequence[str], stacks: Mapping[str, Stack]) -> Iterator[str]:
+def _combinations(names: Sequence[str], stacks: Mapping[str, Stack]) -> Iterator[dict[str, str]]:
     for name in names:
         installed = rows.versions(stacks[name])
-        pairs = ", ".join(f'{key} = "{installed[key]}"' for key in NAMED if key in installed)
-        yield f"{{ {pairs} }}"
+        yield {key: installed[key] for key in NAMED if key in installed}
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ import tomllib
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from tests.lab.cell import Cell
 from tests.lab.envs import Stack
 from tests.standin.cells import Cell as Script
+from vlmpatch_lab.cell import Cell
 
 HERE = Path(__file__).resolve().parent
 Versions = Mapping[str, str]
@@ -23,7 +23,7 @@ Versions = Mapping[str, str]
 class Row:
     """One failure in one situation.
 
-    ``cell`` is trained by ``tests.lab.cell``, on the stacks that pin ``framework`` or, without one, on
+    ``cell`` is trained by ``vlmpatch_lab.cell``, on the stacks that pin ``framework`` or, without one, on
     those without any. ``script`` in its place is a run of MiniCPM-V's fine-tune script
     (``tests.standin.observe``), which a dozen drifts would stop one after the other: its bare run has
     every patch but the row's. ``fails`` is how the bare run fails: ``error: <regex>``, ``missing`` (trainable

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cell as lab
 from tests.lab import envs, launch
 from tests.lab.cells import START, Result
 from tests.lab.envs import Stack
 from tests.matrix import rows
 from tests.standin import observe
 from tests.standin.cells import Cell as Script
+from vlmpatch_lab import cell as lab
 
 STANDIN = Path(observe.__file__).parent
 MODULES = "HF_MODULES_CACHE"  # where transformers copies remote code

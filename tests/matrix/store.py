@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.lab import envs
-from tests.lab.cell import Cell
 from tests.lab.envs import Stack
 from tests.matrix import rows
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.standin.cells import Cell as Script
 from vlmpatch import catalog, code
+from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "data" / "compat" / "results.json"
@@ -114,9 +114,11 @@ def _fields(cell: Cell | Script) -> dict[str, Any]:
 
 
 def _digest(entry: catalog.Entry) -> str:
-    text = _normal(f"{entry.module}.py")
-    for helper in sorted(set(re.findall(r"^from \.(\w+) import", _source(f"{entry.module}.py"), re.M))):
-        text += _normal(f"{helper}.py")
+    upstream, _, name = entry.module.partition(".")
+    file = f"{upstream}/{name}.py"
+    text = _normal(file)
+    for helper in sorted(set(re.findall(r"^from \.(\w+) import", _source(file), re.M))):
+        text += _normal(f"{upstream}/{helper}.py")
     declared = f"{sorted(entry.targets)}{sorted(entry.requires.items())}"
     return hashlib.sha256((text + declared).encode()).hexdigest()[:12]
 

@@ -140,7 +140,7 @@ def rank_main(cell: Cell, folder: Path, work: Path, rank: int, port: int) -> Non
         report["error"] = f"{type(error).__name__}: {error}"[:400]
         raise SystemExit(1) from None
     finally:
-        report["patches"] = importlib.import_module("tests.lab.ranks").states()
+        report["patches"] = importlib.import_module("vlmpatch_lab.ranks").states()
         (work / f"rank{rank}.json").write_text(json.dumps(report))
 
 
@@ -178,7 +178,7 @@ class Watch:
         import peft
         import transformers
 
-        from tests.lab.ranks import wait_for_every_collective
+        from vlmpatch_lab.ranks import wait_for_every_collective
 
         if cell.engine == "zero3":
             wait_for_every_collective()
@@ -278,8 +278,8 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     scripts(cell, folder, work)
-    from tests.lab import shm
-    from tests.lab.launch import free_port
+    from vlmpatch_lab import shm
+    from vlmpatch_lab.ports import free_port
 
     port, started = free_port(), time.monotonic()
     context = multiprocessing.get_context("fork")
@@ -311,7 +311,7 @@ def warnings(log: str) -> dict[str, list[str]]:
 
 
 def judge(reports: list[dict[str, Any]], work: Path, reference: Path) -> dict[str, Any]:
-    from tests.lab import compare
+    from vlmpatch_lab import compare
 
     digests = {report["digest"] for report in reports}
     found: dict[str, Any] = {
@@ -331,7 +331,7 @@ def _differences(work: Path, reference: Path) -> list[float]:
     """The largest relative difference of each rank's gradients in each step."""
     import torch
 
-    from tests.lab import compare
+    from vlmpatch_lab import compare
 
     worst = []
     for got in sorted(work.glob("rank*.all")):
@@ -365,7 +365,7 @@ def main() -> None:
     options = parser.parse_args()
     import vlmpatch  # noqa: F401
 
-    vars(importlib.import_module("vlmpatch.patches.zero3_save_on_every_rank"))["WAIT"] = PATIENCE
+    vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_save_on_every_rank"))["WAIT"] = PATIENCE
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
 

@@ -11,7 +11,7 @@ import pytest
 from vlmpatch import api
 from vlmpatch.journal import Journal
 
-axolotl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.axolotl_forced_reentrant")
+axolotl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.axolotl.axolotl_forced_reentrant")
 SOURCE = """
 class Configuration(dict):
     __getattr__ = dict.get

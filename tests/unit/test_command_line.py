@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import World
-from vlmpatch import __main__, catalog, doctor, explain, run
+from vlmpatch import catalog
+from vlmpatch.tools import cli, doctor, explain, run
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -65,7 +66,7 @@ def test_doctor_says_what_would_happen(world: World) -> None:
 
 
 def test_explain_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(["explain", "vision-input-grads"]) == 0
+    assert cli.main(["explain", "vision-input-grads"]) == 0
     said = capsys.readouterr().out
     assert "use_reentrant=True" in said
     assert "VLMPATCH_DISABLE=vision-input-grads" in said
@@ -74,7 +75,7 @@ def test_explain_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "train.log"
     log.write_text("[rank0]: RuntimeError: Expected to mark a variable ready only once. This error is …")
-    assert __main__.main(["explain", str(log)]) == 0
+    assert cli.main(["explain", str(log)]) == 0
     assert "gradient-checkpointing-default" in capsys.readouterr().out
 
 
@@ -82,17 +83,17 @@ def test_explain_from_standard_input(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xff\x00 nothing known")))
-    assert __main__.main(["explain", "-"]) == 1
+    assert cli.main(["explain", "-"]) == 1
     assert "No failure" in capsys.readouterr().out
 
 
 def test_explain_neither_id_nor_log(capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(["explain", "vision-input-grad"]) == 2
+    assert cli.main(["explain", "vision-input-grad"]) == 2
     assert "Did you mean 'vision-input-grads'" in capsys.readouterr().err
 
 
 def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert __main__.main(["explain", str(tmp_path)]) == 2
+    assert cli.main(["explain", str(tmp_path)]) == 2
     assert "as a log" in capsys.readouterr().err
 
 

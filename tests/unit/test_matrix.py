@@ -8,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 
 from tests.lab import envs
-from tests.lab.cell import Cell
 from tests.lab.cells import Result
 from tests.matrix import bisect, drift, judge, render, rows, store
 from tests.matrix.judge import Outcome
@@ -19,6 +17,7 @@ from tests.matrix.rows import Row
 from tests.matrix.store import Store
 from tests.standin.cells import Cell as Script
 from vlmpatch.catalog import Entry
+from vlmpatch_lab.cell import Cell
 
 STACKS = envs.read_stacks()
 STACK = STACKS["tf457-ds0182"]
@@ -178,21 +177,16 @@ def test_pages_and_verified_lists_are_what_the_results_say() -> None:
     measured = render.Measured(Store())
     for language, path in render.PAGES.items():
         assert path.read_text(encoding="utf-8") == render.page(measured, language)
-    compat = Path(store.entries().path).read_text(encoding="utf-8")
-    assert render.with_verified(compat, measured) == compat
+    assert render.VERIFIED.read_text(encoding="utf-8") == render.verified_json(measured)
 
 
-def test_verified_lists_are_toml_and_leave_the_rest_alone() -> None:
-    text = "".join(f'[[patch]]\nid = "{name}"\nverified = []\n\n' for name in (ENTRY.id, "x"))
+def test_the_record_holds_the_stacks_a_patch_was_seen_to_mend() -> None:
     measured = render.Measured(Store(Path("/nonexistent")))
     measured.stacks = {STACK.name: STACK}
     measured.pairs = {(STACK.name, "ddp-unused"): (FAILED, APPLIED)}
     measured.faults = {(STACK.name, "ddp-unused"): []}
-    once = render.with_verified(text, measured)
-    first, second = tomllib.loads(once)["patch"]
-    assert [entry["transformers"] for entry in first["verified"]] == ["4.57.6"]
-    assert second["verified"] == []
-    assert render.with_verified(once, measured) == once
+    (stacks,) = json.loads(render.verified_json(measured)).values()
+    assert [stack["transformers"] for stack in stacks] == ["4.57.6"]
 
 
 # --- drift ----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import os
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from vlmpatch.api import Patch
 from vlmpatch.code import Code
 from vlmpatch.journal import Journal
 
+PATCHES = Path(__file__).resolve().parents[2] / "patches"
 SCRIPT_TRAINER = """
 from transformers import Trainer
 from transformers.trainer import *
@@ -100,7 +102,8 @@ OF_MODELS = (
 
 
 def patch_file(name: str) -> Any:
-    return importlib.import_module(f"vlmpatch.patches.{name}")
+    found = next(path for path in PATCHES.glob(f"*/{name}.py"))
+    return importlib.import_module(f"vlmpatch.patches.{found.parent.name}.{name}")
 
 
 def look(name: str, source: str) -> str | None:

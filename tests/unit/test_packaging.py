@@ -13,7 +13,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = (
-    "import vlmpatch, vlmpatch.patches.vision_input_grads as p, vlmpatch.catalog as c, os\n"
+    "import vlmpatch, vlmpatch.patches.transformers.vision_input_grads as p, vlmpatch.catalog as c, os\n"
     "assert len(vlmpatch.status()) == len(c.read(c.default_path()).entries) > 5\n"
     "assert os.path.isfile(os.path.join(os.path.dirname(vlmpatch.__file__), 'inject', 'sitecustomize.py'))\n"
     "print(os.path.realpath(p.__file__))\n"
@@ -39,7 +39,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tracked kind of files, copied: building must not write into the checkout."""
     folder = tmp_path_factory.mktemp("source") / "vlmpatch"
     folder.mkdir()
-    for name in ("vlmpatch", "patches"):
+    for name in ("vlmpatch", "vlmpatch_lab", "patches", "data"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("compat.toml", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, folder / name)
@@ -63,10 +63,8 @@ def interpreter(folder: Path, *what: str | Path) -> Path:
 def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     python = interpreter(tmp_path / "env", built[".whl"])
     found = Path(run(python, "-c", PROBE, cwd=tmp_path))
-    assert (
-        found.parent
-        == (tmp_path / "env").resolve() / "lib" / found.parts[-5] / "site-packages/vlmpatch/patches"
-    )
+    packages = (tmp_path / "env").resolve() / "lib" / found.parts[-6] / "site-packages"
+    assert found.parent == packages / "vlmpatch/patches/transformers"
     assert "0 problem(s)" in run(python, "-m", "vlmpatch", "doctor", cwd=tmp_path)
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
@@ -75,22 +73,22 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
 
 def test_the_wheel_holds_nothing_else(built: dict[str, Path]) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(built[".whl"]).namelist()}
-    assert tops == {"vlmpatch", next(top for top in tops if top.endswith(".dist-info"))}
+    assert tops == {"vlmpatch", "vlmpatch_lab", next(top for top in tops if top.endswith(".dist-info"))}
 
 
 def test_editable_install_is_live(source: Path, tmp_path: Path) -> None:
     python = interpreter(tmp_path / "env", "--editable", source)
     found = Path(run(python, "-c", PROBE, cwd=tmp_path))
-    assert found == (source / "patches" / "vision_input_grads.py").resolve()
+    assert found == (source / "patches" / "transformers" / "vision_input_grads.py").resolve()
     with found.open("a") as handle:
         handle.write("\nLIVE = True\n")
-    probe = "import vlmpatch.patches.vision_input_grads as p; print(p.LIVE)"
+    probe = "import vlmpatch.patches.transformers.vision_input_grads as p; print(p.LIVE)"
     assert run(python, "-c", probe, cwd=tmp_path) == "True"
 
 
 def test_bare_checkout_on_the_path(tmp_path: Path) -> None:
     found = Path(run(sys.executable, "-c", PROBE, cwd=tmp_path, PYTHONPATH=str(CHECKOUT)))
-    assert found == CHECKOUT / "patches" / "vision_input_grads.py"
+    assert found == CHECKOUT / "patches" / "transformers" / "vision_input_grads.py"
 
 
 def test_run_from_a_wheel_reaches_workers(built: dict[str, Path], tmp_path: Path) -> None:

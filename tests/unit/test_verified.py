@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 
 from vlmpatch.catalog import Entry
-from vlmpatch.verified import sentence
+from vlmpatch.tools.verified import sentence
 
 
-def entry(*verified: dict[str, str]) -> Entry:
+def said_of(verified: list[dict[str, str]], installed: dict[str, str]) -> str:
     empty: tuple[str, ...] = ()
-    return Entry(
+    entry = Entry(
         id="x",
         module="x",
         failures=empty,
@@ -19,8 +19,8 @@ def entry(*verified: dict[str, str]) -> Entry:
         requires={"transformers": ">=4", "torch": ">=2"},
         symptoms=empty,
         upstream=empty,
-        verified=verified,
     )
+    return sentence(entry, verified, installed)
 
 
 OLD = {"transformers": "4.45.2", "torch": "2.13.0", "peft": "0.13"}
@@ -39,14 +39,14 @@ NEW = {"transformers": "5.0.0", "torch": "2.13.0", "peft": "0.18"}
     ],
 )
 def test_sentence(transformers: str, torch: str, said: str) -> None:
-    assert sentence(entry(OLD, NEW), {"transformers": transformers, "torch": torch}) == said
+    assert said_of([OLD, NEW], {"transformers": transformers, "torch": torch}) == said
 
 
 def test_each_version_known_but_never_together() -> None:
-    mixed = entry({"transformers": "5.0.0", "torch": "2.12.0"}, {"transformers": "5.1.0", "torch": "2.13.0"})
-    said = sentence(mixed, {"transformers": "5.0.0", "torch": "2.13.0"})
+    mixed = [{"transformers": "5.0.0", "torch": "2.12.0"}, {"transformers": "5.1.0", "torch": "2.13.0"}]
+    said = said_of(mixed, {"transformers": "5.0.0", "torch": "2.13.0"})
     assert said == "verified on each of these versions, not on all of them together"
 
 
 def test_nothing_verified() -> None:
-    assert sentence(entry(), {"transformers": "5.0.0", "torch": "2.13.0"}) == "no verified versions on record"
+    assert said_of([], {"transformers": "5.0.0", "torch": "2.13.0"}) == "no verified versions on record"

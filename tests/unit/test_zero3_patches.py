@@ -12,8 +12,8 @@ import vlmpatch
 from vlmpatch import api
 from vlmpatch.journal import Journal
 
-trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl_forced_reentrant")
-zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.zero3_uneven_calls")
+trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl.trl_forced_reentrant")
+zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls")
 parting = zero3_uneven_calls.parting
 
 

@@ -7,13 +7,13 @@ import os
 import re
 import sys
 
-from vlmpatch.catalog import Catalog, Entry
+from vlmpatch.catalog import Catalog, Entry, patch_path
 from vlmpatch.settings import suggestion
 
 
 def patch_page(entry: Entry, catalog: Catalog) -> str:
     """The page of one patch: its summary in both languages, then what its file says of itself."""
-    path = os.path.join(os.path.dirname(catalog.path), "patches", entry.module + ".py")
+    path = patch_path(os.path.join(os.path.dirname(catalog.path), "patches"), entry.module)
     with open(path, encoding="utf-8") as handle:
         words = ast.get_docstring(ast.parse(handle.read())) or ""
     needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from vlmpatch import __version__, code, engine, gate, settings, verified, versions
+from vlmpatch import __version__, code, engine, gate, settings, versions
 from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
+from vlmpatch.tools import verified
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
 
@@ -73,7 +74,8 @@ def _forecast(entry: Entry, catalog: Catalog, asked: settings.Settings) -> Statu
 def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
     if status.state is not State.ARMED:
         return status
-    return status._replace(reason=f"{status.reason}; {verified.sentence(entry, installed)}")
+    record = verified.sentence(entry, verified.stacks().get(entry.id, []), installed)
+    return status._replace(reason=f"{status.reason}; {record}")
 
 
 def _look(entry: Entry, patch_file: object, target: str, installed: str) -> Status:

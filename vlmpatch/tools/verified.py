@@ -1,35 +1,51 @@
 """How near the installed versions are to those a patch has been run on.
 
-``compat.toml``'s ``verified`` lists are written by the matrix (``make matrix``): each entry is a stack on
-which the failure was seen without the patch and was gone with it.
+``verified.json`` is written by the matrix (``make matrix``): by patch, the stacks on which the failure was
+seen without the patch and was gone with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
 
-from vlmpatch.catalog import Entry
+from vlmpatch.catalog import Entry, default_path
+
+Stacks = Sequence[Mapping[str, str]]
 
 
-def sentence(entry: Entry, installed: Mapping[str, str | None]) -> str:
+@functools.cache
+def stacks() -> Mapping[str, Stacks]:
+    """What the matrix recorded, by patch id; nothing where the record is not there or broken."""
+    root = os.path.dirname(default_path())
+    try:
+        with open(os.path.join(root, "data", "compat", "verified.json"), encoding="utf-8") as handle:
+            recorded: Mapping[str, Stacks] = json.load(handle)
+    except (OSError, ValueError):
+        return {}
+    return recorded
+
+
+def sentence(entry: Entry, verified: Stacks, installed: Mapping[str, str | None]) -> str:
     """What the record says of the installed versions, in words.
 
     Args:
         entry: the patch.
+        verified: its stacks on record.
         installed: versions by distribution; those the patch's gate names are compared.
     """
     from packaging.version import InvalidVersion, Version
 
-    if not entry.verified:
+    if not verified:
         return "no verified versions on record"
     try:
         mine = {name: Version(Version(installed[name] or "").public) for name in entry.requires}
-        known = {
-            name: sorted({Version(seen[name]) for seen in entry.verified if name in seen}) for name in mine
-        }
+        known = {name: sorted({Version(seen[name]) for seen in verified if name in seen}) for name in mine}
     except (InvalidVersion, KeyError):
         return "verified on other versions"
-    if any(all(Version(seen.get(name, "0")) == mine[name] for name in mine) for seen in entry.verified):
+    if any(all(Version(seen.get(name, "0")) == mine[name] for name in mine) for seen in verified):
         return "verified on your exact versions"
     for name, versions in known.items():
         if versions and mine[name] > versions[-1]:

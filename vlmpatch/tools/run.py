@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-INJECT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "inject")
+INJECT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

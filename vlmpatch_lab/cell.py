@@ -1,6 +1,6 @@
 """The fast runner: many small two-rank trainings after one import of the stack.
 
-    python -m tests.lab.cell --models KIND=FOLDER --out DIR [--patched] [--reference DIR] CELLS.json
+    python -m vlmpatch_lab.cell --models KIND=FOLDER --out DIR [--patched] [--reference DIR] CELLS.json
 
 runs inside a stack's environment from the root of the clone. ``CELLS.json`` is a list of cells (the
 fields of ``Cell``). Each cell forks two ranks that meet over gloo; one JSON line a cell goes to
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
 import json
 import multiprocessing
 import sys
@@ -59,7 +60,7 @@ class Cell:
     input_grads: bool = True  # LoRA only: enable_input_require_grads(), as every framework calls it
     steps: int = 0  # optimizer steps after the recorded backward
     variant: str = ""  # how the model's class differs from upstream's, see ranks.VARIANTS
-    trainer: str = ""  # a framework that does all of it by its own means, see trainers.TRAINERS
+    trainer: str = ""  # a framework that does all of it by its own means, see tests.lab.trainers
     zero: dict[str, Any] = field(default_factory=dict)  # merged into zero_optimization
 
     def __post_init__(self) -> None:
@@ -107,22 +108,25 @@ def write_cells(path: Path, cells: list[Cell]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.lab.cell")
+    parser = argparse.ArgumentParser(prog="python -m vlmpatch_lab.cell")
     parser.add_argument("cells", type=Path)
     parser.add_argument("--models", nargs="+", required=True, metavar="KIND=FOLDER")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
     parser.add_argument("--reference", type=Path, help="--out of the bare run; default: this run's")
+    parser.add_argument("--trainers", metavar="MODULE", help="what knows the frameworks that cells name")
     asked = parser.parse_args()
     models = dict(pair.split("=", 1) for pair in asked.models)
     if asked.patched:
         import vlmpatch  # noqa: F401
     started = time.monotonic()
-    from tests.lab import compare, ranks, trainers
+    from vlmpatch_lab import compare, ranks
 
     ranks.load_extension()
-    for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
-        trainers.preload(trainer)
+    if asked.trainers:
+        ranks.frameworks = importlib.import_module(asked.trainers)
+        for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
+            ranks.frameworks.preload(trainer)
     print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     for cell in read_cells(asked.cells):
         started = time.monotonic()
@@ -139,8 +143,8 @@ def main() -> None:
 
 def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
     """Fork the ranks of one cell; returns what each reports."""
-    from tests.lab import ranks, shm
-    from tests.lab.launch import free_port
+    from vlmpatch_lab import ranks, shm
+    from vlmpatch_lab.ports import free_port
 
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():

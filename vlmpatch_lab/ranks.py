@@ -22,10 +22,11 @@ import torch.distributed as dist
 import transformers
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.lab.cell import WORLD, Cell
+from vlmpatch_lab.cell import WORLD, Cell
 
 Batch = dict[str, torch.Tensor]
 Gradients = dict[str, torch.Tensor]
+frameworks: Any = None  # the module that trains the cells whose ``trainer`` is set
 IGNORED = -100  # the label that counts for nothing
 
 
@@ -48,9 +49,10 @@ def main(cell: Cell, model: str, folder: Path, rank: int, port: int) -> None:
 
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     if cell.trainer:
-        from tests.lab import trainers
-
-        return trainers.train(cell, folder, out)
+        if frameworks is None:
+            raise RuntimeError(f"{cell.id}: no --trainers module was named")
+        report: dict[str, Any] = frameworks.train(cell, folder, out)
+        return report
     model = prepare(cell, folder)
     engine = ENGINES[cell.engine](cell, model)
     batches = make_batches(cell, folder, dist.get_rank())

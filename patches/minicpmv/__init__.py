@@ -1,0 +1,1 @@
+"""Patches for MiniCPM-V: its fine-tune script and its remote code."""
