@@ -6,13 +6,17 @@ BIN = .venv/bin
 # The stacks `make test` needs; `make matrix` makes the others too.
 STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 trl024 timm0910
 
-.PHONY: demo test unit lint minicpmv matrix drift bench clean
+.PHONY: demo test test-all unit lint minicpmv matrix drift bench clean
 
 demo: .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
 	$(BIN)/python -m tests.lab.demo
 
 test: .venv/ready lint  ## every test; makes the environments it needs first, in a cache outside the clone
 	$(BIN)/python -m tests.lab.envs make $(STACKS)
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: .venv/ready lint  ## the slow tests too: before a release
+	$(BIN)/python -m tests.lab.envs make
 	$(BIN)/python -m pytest
 
 unit: .venv/ready  ## the tests that need no stack
