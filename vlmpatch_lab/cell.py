@@ -8,9 +8,13 @@ standard output. Importing costs ten times what a cell costs, so all cells of a 
 import, which is why bare and patched cells need separate processes: ``--patched`` imports vlmpatch
 before anything else, as a user would.
 
-``--reference`` names the ``--out`` folder of a bare run that holds the same cells with checkpointing
-off; gradients are compared with those (``compare.py`` says how). Without it the cells of this run
-are looked up in ``--out`` itself.
+``--reference`` names the ``--out`` folder of a bare run that holds what is right for these cells
+(``Cell.reference``); gradients are compared with those (``compare.py`` says how). Without it the cells
+of this run are looked up in ``--out`` itself.
+
+Cells that say ``compared`` have one measure whatever their engine is: the same samples, step by step and
+micro-batch by micro-batch, in one process without an engine and with checkpointing off. Gradients of
+every step and what the steps made of the parameters are compared with it.
 
 Ranks are ``multiprocessing`` processes that return normally: whatever goes wrong while a rank ends
 shows in its exit code, and the runner reports it.
@@ -25,7 +29,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -34,7 +38,18 @@ from typing import Any
 WORLD = 2
 LIMIT = 90.0  # seconds a cell may take
 GRACE = 10.0  # seconds the other rank may take once one has failed
-ENGINES = ("none", "ddp", "ddp_unused", "fsdp2", "zero1", "zero2", "zero3")
+ENGINES = ("none", "plain", "plain_zeros", "ddp", "ddp_unused", "fsdp2", "zero1", "zero2", "zero3")
+# What a row of data is, by step of the optimizer, micro-batch of the window, and rank.
+PATTERNS: dict[str, Callable[[int, int, int], str]] = {
+    "images": lambda step, micro, rank: "image",
+    "one-rank-text": lambda step, micro, rank: "text" if rank else "image",
+    "alternating": lambda step, micro, rank: "text" if (step + micro + rank) % 2 else "image",
+    "text-step": lambda step, micro, rank: "text" if step == 1 else "image",
+    "text-first": lambda step, micro, rank: "image" if micro else "text",
+    "text-last": lambda step, micro, rank: "text" if micro else "image",
+    "text": lambda step, micro, rank: "text",
+}
+OPTIMIZERS = ("adamw", "sgd")  # SGD shows the scale of a gradient, which Adam takes away
 # LoRA on every block; on the language model's only; on every block and modules_to_save; none
 TUNINGS = ("lora", "lora_llm", "lora_saved", "full")
 CHECKPOINTING = (
@@ -46,6 +61,9 @@ CHECKPOINTING = (
     "kbit",
 )  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "override", "copied")
+SCENARIOS = ("", "resume", "no_sync", "extra", "frozen")
+PLAIN_SCENARIOS = ("extra", "frozen")  # those that change what is right
+PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
 
 @dataclass(frozen=True)
@@ -53,7 +71,9 @@ class Cell:
     """One training. Every field has the meaning a user's script would give it."""
 
     kind: str = "qwen2_vl"
-    engine: str = "ddp"  # "none": no engine, gradients averaged by hand
+    # "none": two ranks without an engine, gradients averaged by hand. "plain": one process that sees the
+    # samples of every rank; a parameter without a gradient is skipped, or ("plain_zeros") gets a zero.
+    engine: str = "ddp"
     tuning: str = "lora"
     forwards: int = 1  # forwards before the one backward
     checkpointing: str = "default"
@@ -62,6 +82,17 @@ class Cell:
     variant: str = ""  # how the model's class differs from upstream's, see ranks.VARIANTS
     trainer: str = ""  # a framework that does all of it by its own means, see tests.lab.trainers
     zero: dict[str, Any] = field(default_factory=dict)  # merged into zero_optimization
+    # Optimizer steps held against the same samples in one process without an engine, gradients of each
+    # and the parameters at the end. 0: the first gradients alone, against ``reference`` as it was.
+    compared: int = 0
+    accumulation: int = 1  # micro-batches a window
+    pattern: str = "images"  # which rank has images in which micro-batch
+    optimizer: str = "adamw"
+    config: dict[str, Any] = field(default_factory=dict)  # merged into DeepSpeed's configuration
+    dtype: str = "float32"
+    # What a script may do besides: "resume" (saves and loads a checkpoint after the first step), "no_sync"
+    # (ZeRO-1), "extra" (a trainable parameter that nothing uses), "frozen" (the vision tower).
+    scenario: str = ""
 
     def __post_init__(self) -> None:
         known = {
@@ -69,10 +100,15 @@ class Cell:
             "tuning": TUNINGS,
             "checkpointing": CHECKPOINTING,
             "variant": VARIANTS,
+            "pattern": tuple(PATTERNS),
+            "optimizer": OPTIMIZERS,
+            "scenario": SCENARIOS,
         }
         for name, values in known.items():
             if getattr(self, name) not in values:
                 raise ValueError(f"{name} = {getattr(self, name)!r}: not one of {', '.join(values)}")
+        if not self.compared and (self.accumulation > 1 or self.pattern != "images"):
+            raise ValueError(f"{self.id}: accumulation and patterns show in steps that are compared")
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -85,7 +121,17 @@ class Cell:
         parts += [] if self.input_grads else ["noinputgrads"]
         parts += [f"s{self.steps}"] if self.steps else []
         parts += [f"{name}={value}" for name, value in sorted(self.zero.items())]
-        return "-".join(parts)
+        parts += [f"c{self.compared}", f"a{self.accumulation}", self.pattern] if self.compared else []
+        parts += [said for said in (self.scenario,) if said]
+        parts += [self.optimizer] if self.optimizer != "adamw" else []
+        parts += [self.dtype] if self.dtype != "float32" else []
+        parts += [f"{name}={value}" for name, value in sorted(self.config.items())]
+        return "-".join(parts).replace("/", "_").replace(" ", "")
+
+    @property
+    def ranks(self) -> int:
+        """How many processes train it."""
+        return 1 if self.engine.startswith("plain") else WORLD
 
     @property
     def reference(self) -> Cell:
@@ -93,7 +139,19 @@ class Cell:
 
         With checkpointing off already, the same training without an engine: an engine that is wrong
         by itself must not become the measure.
+
+        With ``compared``, the same samples in one process. ZeRO's flat partitions know no parameter that
+        an optimizer skips: there the measure gives a zero to what no rank used.
         """
+        if self.compared:
+            zeros = self.engine.startswith("zero") or self.engine == "plain_zeros"
+            engine = "plain_zeros" if zeros else "plain"
+            kept = {name: value for name, value in self.config.items() if name in PLAIN_CONFIG}
+            scenario = self.scenario if self.scenario in PLAIN_SCENARIOS else ""
+            shared = dataclasses.replace(self, dtype="float32", zero={}, config=kept, scenario=scenario)
+            return dataclasses.replace(
+                shared, engine=engine, checkpointing="off", variant="", input_grads=True
+            )
         if self.checkpointing == "off" and not self.trainer:
             return dataclasses.replace(self, engine="none", zero={})
         return dataclasses.replace(self, checkpointing="off", variant="", input_grads=True)
@@ -152,7 +210,7 @@ def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
     fork = multiprocessing.get_context("fork")
     port = free_port()
     members = [
-        fork.Process(target=ranks.main, args=(cell, model, folder, rank, port)) for rank in range(WORLD)
+        fork.Process(target=ranks.main, args=(cell, model, folder, rank, port)) for rank in range(cell.ranks)
     ]
     for member in members:
         member.start()

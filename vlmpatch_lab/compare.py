@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 Gradients = dict[str, torch.Tensor]
+# Of one rank: "steps", the gradients of each, and "parameters", what the steps changed in them.
+Record = dict[str, Any]
 # A tensor's difference is measured against its own largest entry, but never against less than this
 # part of the largest entry of all: some gradients are zero by mathematics (an attention key's bias)
 # and hold nothing but rounding.
@@ -15,18 +18,48 @@ FLOOR = 1e-4
 
 
 def folders(got: Path, right: Path | None) -> dict[str, Any]:
-    """How the ranks of one cell compare with each other and with the same cell done right."""
-    mine = [torch.load(path) for path in sorted(got.glob("rank*.pt"))]
-    report: dict[str, Any] = {"tensors": len(mine[0])}
-    report["between_ranks"], report["between_ranks_at"] = _largest(mine[1:], mine[:1] * len(mine[1:]))
+    """How the ranks of one cell compare with each other and with the same cell done right.
+
+    A measure made by one process stands for every rank. ``difference`` is the largest of all steps that
+    were recorded, ``parameters`` that of what the steps made of the parameters.
+    """
+    mine = [_read(path) for path in sorted(got.glob("rank*.pt"))]
+    first = [record["steps"][0] for record in mine]
+    report: dict[str, Any] = {"tensors": len(first[0])}
+    report["between_ranks"], report["between_ranks_at"] = _worst(
+        _steps(*pair) for pair in zip(mine[1:], mine[:1] * len(mine[1:]), strict=True)
+    )
     if right is not None:
-        theirs = [torch.load(path) for path in sorted(right.glob("rank*.pt"))]
-        if len(theirs) != len(mine):
+        theirs = [_read(path) for path in sorted(right.glob("rank*.pt"))]
+        if len(theirs) not in (1, len(mine)):
             raise RuntimeError(f"{right} holds no complete reference: {len(theirs)} ranks")
-        absent = {name for a, b in zip(mine, theirs, strict=True) for name in missing(a, b)}
+        theirs *= len(mine) // len(theirs)
+        pairs = list(zip(mine, theirs, strict=True))
+        absent = {name for a, b in pairs for x, y in _each_step(a, b) for name in missing(x, y)}
         report["missing"] = sorted(absent)
-        report["difference"], report["difference_at"] = _largest(mine, theirs)
+        report["difference"], report["difference_at"] = _worst(_steps(a, b) for a, b in pairs)
+        ranks = [[difference(*step)[0] for step in _each_step(*pair)] for pair in pairs]
+        report["by_step"] = [max(step) for step in zip(*ranks, strict=True)]
+        if "parameters" in mine[0]:
+            report["parameters"], report["parameters_at"] = _worst(
+                difference(a["parameters"], b["parameters"]) for a, b in pairs
+            )
     return report
+
+
+def _read(path: Path) -> Record:
+    """What a rank recorded; until cells compared steps it was the gradients of one."""
+    found: dict[str, Any] = torch.load(path)
+    return found if "steps" in found else {"steps": [found]}
+
+
+def _each_step(got: Record, right: Record) -> Iterator[tuple[Gradients, Gradients]]:
+    return zip(got["steps"], right["steps"], strict=True)
+
+
+def _steps(got: Record, right: Record) -> tuple[float, str]:
+    found = [difference(*pair) for pair in _each_step(got, right)]
+    return _worst((worst, f"step {step}: {where}") for step, (worst, where) in enumerate(found))
 
 
 def missing(got: Gradients, right: Gradients) -> list[str]:
@@ -49,8 +82,8 @@ def difference(got: Gradients, right: Gradients) -> tuple[float, str]:
     return worst, where
 
 
-def _largest(got: list[Gradients], right: list[Gradients]) -> tuple[float, str]:
-    return max((difference(a, b) for a, b in zip(got, right, strict=True)), key=_badness)
+def _worst(found: Iterable[tuple[float, str]]) -> tuple[float, str]:
+    return max(found, key=_badness, default=(0.0, ""))
 
 
 def _badness(found: tuple[float, str]) -> float:

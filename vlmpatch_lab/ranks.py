@@ -22,10 +22,11 @@ import torch.distributed as dist
 import transformers
 from torch.nn.parallel import DistributedDataParallel
 
-from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab.cell import PATTERNS, WORLD, Cell
 
 Batch = dict[str, torch.Tensor]
 Gradients = dict[str, torch.Tensor]
+Report = dict[str, Any]
 frameworks: Any = None  # the module that trains the cells whose ``trainer`` is set
 IGNORED = -100  # the label that counts for nothing
 
@@ -35,7 +36,7 @@ def main(cell: Cell, model: str, folder: Path, rank: int, port: int) -> None:
     _log_to(folder / f"rank{rank}.log")
     report: dict[str, Any] = {"ok": False}
     try:
-        with process_group(rank, port):
+        with process_group(rank, port, cell.ranks):
             report |= train(cell, Path(model), folder / f"rank{rank}.pt")
         report["ok"] = True
     except Exception as error:
@@ -55,6 +56,8 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
         return report
     model = prepare(cell, folder)
     engine = ENGINES[cell.engine](cell, model)
+    if cell.compared:
+        return train_compared(cell, engine, model, folder, out)
     batches = make_batches(cell, folder, dist.get_rank())
     losses = []
     for step in range(cell.steps + 1):
@@ -69,6 +72,40 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     return {"losses": losses, "digest": digest(model) if cell.steps else None}
 
 
+def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: Path, out: Path) -> Report:
+    """Train by windows of micro-batches; record the gradients of every step and what became of the model."""
+    samples = Samples(cell, folder)
+    # One process sees the samples of all ranks, in the order of the ranks.
+    seen = range(WORLD) if cell.ranks == 1 else [dist.get_rank()]
+    before = parameters(model)
+    steps, losses = [], []
+    for step in range(cell.compared):
+        for micro in range(cell.accumulation):
+            for rank in seen:
+                batches = samples.of(step, micro, rank)
+                with engine.micro_batch(last=micro == cell.accumulation - 1):
+                    loss = torch.stack([engine.forward(batch) for batch in batches]).sum()
+                    engine.backward(loss)
+                losses.append(loss.item())
+            if micro == cell.accumulation - 1:
+                steps.append(gradients(engine, model))
+            engine.step(last=micro == cell.accumulation - 1)
+        if cell.scenario == "resume" and step == 0:
+            engine = resumed(cell, engine, folder, out.parent)
+            model = engine.whole()
+    changed = {name: value - before[name] for name, value in parameters(model).items()}
+    torch.save({"steps": steps, "parameters": changed}, out)
+    return {"losses": losses, "digest": digest(model)}
+
+
+def resumed(cell: Cell, engine: Engine, folder: Path, out: Path) -> Engine:
+    """Save, and go on in a new engine around a new model."""
+    engine.save(out / "checkpoint")
+    again = ENGINES[cell.engine](cell, prepare(cell, folder))
+    again.load(out / "checkpoint")
+    return again
+
+
 def states() -> dict[str, str]:
     """What became of every patch in this rank; empty in a bare run."""
     vlmpatch = sys.modules.get("vlmpatch")
@@ -79,7 +116,7 @@ def load(cell: Cell, folder: Path) -> torch.nn.Module:
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     remote = hasattr(config, "auto_map")
     known = transformers.AutoModel if remote else getattr(transformers, config.architectures[0])
-    model = known.from_pretrained(folder, torch_dtype=torch.float32, trust_remote_code=remote)
+    model = known.from_pretrained(folder, torch_dtype=getattr(torch, cell.dtype), trust_remote_code=remote)
     # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
     model.__class__ = VARIANTS[cell.variant](type(model))
     model.config.use_cache = False
@@ -94,6 +131,11 @@ def prepare(cell: Cell, folder: Path) -> Any:
     if cell.checkpointing == "kbit":
         model.is_loaded_in_8bit = True  # as quantised loading leaves it; the weights stay float32
         model = peft.prepare_model_for_kbit_training(model)
+    if cell.scenario == "extra":
+        model.register_parameter("unused", torch.nn.Parameter(torch.ones(7)))
+    if cell.scenario == "frozen":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(not any(tower in name for tower in ("visual", "vision")))
     lora = cell.tuning != "full"
     if lora:
         saved = ["merger"] if cell.tuning == "lora_saved" else None
@@ -179,13 +221,54 @@ VARIANTS: dict[str, Callable[[type], Any]] = {
 
 def make_batches(cell: Cell, folder: Path, rank: int) -> list[Batch]:
     """One row of the checkpoint's own data a forward: no two ranks or forwards see the same."""
-    ready = folder / "batches.pt"
-    if ready.exists():
-        batches: list[Batch] = torch.load(ready)
-        return batches[rank * cell.forwards : (rank + 1) * cell.forwards]
-    rows = [json.loads(line) for line in (folder / "data" / "sft.jsonl").read_text().splitlines()]
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    return [encode(processor, rows[rank * cell.forwards + turn]) for turn in range(cell.forwards)]
+    return Samples(cell, folder).of(0, 0, rank)
+
+
+class Samples:
+    """The checkpoint's rows in their order: no two ranks, micro-batches or steps see the same.
+
+    With no more rows left they begin again.
+    """
+
+    def __init__(self, cell: Cell, folder: Path) -> None:
+        self.cell = cell
+        ready = folder / "batches.pt"
+        self.ready: list[Batch] = torch.load(ready) if ready.exists() else []
+        if not self.ready:
+            text = (folder / "data" / "sft.jsonl").read_text()
+            self.rows = [json.loads(line) for line in text.splitlines()]
+            self.processor = transformers.AutoProcessor.from_pretrained(folder)
+
+    def of(self, step: int, micro: int, rank: int) -> list[Batch]:
+        """The batches of one micro-batch on one rank, one a forward."""
+        turn = (step * self.cell.accumulation + micro) * WORLD + rank
+        first = turn * self.cell.forwards
+        kind = PATTERNS[self.cell.pattern](step, micro, rank)
+        return [KINDS[kind](self, first + forward) for forward in range(self.cell.forwards)]
+
+    def image(self, number: int) -> Batch:
+        if self.ready:
+            return dict(self.ready[number % len(self.ready)])
+        return encode(self.processor, self.rows[number % len(self.rows)])
+
+    def text(self, number: int) -> Batch:
+        """The same row without its image."""
+        if self.ready:
+            return without_image(self.image(number))
+        row = self.rows[number % len(self.rows)]
+        first, *others = row["messages"]
+        bare = {**first, "content": first["content"].removeprefix("<image>")}
+        return encode(self.processor, {**row, "messages": [bare, *others], "images": []})
+
+
+KINDS: dict[str, Callable[[Samples, int], Batch]] = {"image": Samples.image, "text": Samples.text}
+
+
+def without_image(batch: Batch) -> Batch:
+    """What is left of a ready batch: its positions that count for the loss, and no pixels."""
+    shape = batch["input_ids"].shape
+    counted = batch["labels"][0] != IGNORED
+    return {name: value[:, counted] for name, value in batch.items() if value.shape == shape}
 
 
 def encode(processor: Any, row: dict[str, Any]) -> Batch:
@@ -198,7 +281,7 @@ def encode(processor: Any, row: dict[str, Any]) -> Batch:
         turns.append({"role": message["role"], "content": [*image, {"type": "text", "text": text}]})
     images = [Image.open(path).convert("RGB") for path in row["images"]]
     prompt = processor.apply_chat_template(turns, tokenize=False)
-    batch: Batch = dict(processor(text=[prompt], images=images, return_tensors="pt"))
+    batch: Batch = dict(processor(text=[prompt], images=images or None, return_tensors="pt"))
     labels = batch["input_ids"].clone()
     special = torch.tensor(processor.tokenizer.all_special_ids)
     labels[torch.isin(labels, special)] = IGNORED
@@ -215,16 +298,39 @@ class Engine(Protocol):
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None: ...
 
-    def step(self) -> None: ...
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]: ...
+
+    def step(self, last: bool = True) -> None: ...
+
+    def whole(self) -> torch.nn.Module: ...
+
+    def save(self, folder: Path) -> None: ...
+
+    def load(self, folder: Path) -> None: ...
+
+
+def make_optimizer(cell: Cell, trainable: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    return getattr(torch.optim, OPTIMIZERS[cell.optimizer])(trainable, **optimizer_arguments(cell))
+
+
+OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
+
+
+def optimizer_arguments(cell: Cell) -> dict[str, Any]:
+    if cell.optimizer == "sgd":
+        return {"lr": 0.05, "momentum": 0.9}
+    # Where parameters are compared, an eps that keeps what is rounding in a gradient from becoming a step.
+    return {"lr": 1e-3, "eps": 1e-3} if cell.compared else {"lr": 1e-3}
 
 
 class Averaged:
     """No engine: what data parallel training is by definition, and the measure of every engine."""
 
     def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
+        self.cell = cell
         self.model = model
         self.trainable = [p for p in model.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(self.trainable, lr=1e-3)
+        self.optimizer = make_optimizer(cell, self.trainable)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         loss: torch.Tensor = self.model(**batch).loss
@@ -240,19 +346,58 @@ class Averaged:
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         return parameter.grad
 
-    def step(self) -> None:
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def step(self, last: bool = True) -> None:
+        if not last:
+            return
+        if clip := self.cell.config.get("gradient_clipping"):
+            torch.nn.utils.clip_grad_norm_(self.trainable, clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def whole(self) -> torch.nn.Module:
+        return self.model
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError(f"{self.cell.id}: only DeepSpeed's engines save")
+
+    load = save
+
+
+class Plain(Averaged):
+    """One process that sees the samples of all ranks: the measure of cells that compare steps."""
+
+    def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
+        super().__init__(cell, model)
+        self.parts = WORLD * cell.accumulation
+
+    def backward(self, loss: torch.Tensor) -> None:
+        (loss / self.parts).backward()
+
+    def step(self, last: bool = True) -> None:
+        if last and self.cell.engine == "plain_zeros":
+            for parameter in self.trainable:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+        super().step(last)
 
 
 class Ddp(Averaged):
     def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
         super().__init__(cell, model)
         unused = cell.engine == "ddp_unused"
-        self.model = DistributedDataParallel(model, find_unused_parameters=unused)
+        self.model: Any = DistributedDataParallel(model, find_unused_parameters=unused)
 
     def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
+        (loss / self.cell.accumulation).backward()
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = (
+            contextlib.nullcontext() if last else self.model.no_sync()
+        )
+        return context
 
 
 class Fsdp2(Averaged):
@@ -270,7 +415,7 @@ class Fsdp2(Averaged):
         super().__init__(cell, model)
 
     def backward(self, loss: torch.Tensor) -> None:
-        loss.backward()
+        (loss / self.cell.accumulation).backward()
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         sharded: Any = parameter.grad
@@ -282,12 +427,23 @@ def deepspeed_config(cell: Cell) -> dict[str, Any]:
     if cell.engine == "zero3":
         # Everything is partitioned: by default tensors this small would stay whole.
         zero["stage3_param_persistence_threshold"] = 0
+    arguments = optimizer_arguments(cell)
+    arguments |= {"torch_adam": True} if cell.optimizer == "adamw" else {}
+    low = {} if cell.dtype == "float32" else {PRECISIONS[cell.dtype]: {"enabled": True}}
     return {
         "train_micro_batch_size_per_gpu": 1,
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        **({"gradient_accumulation_steps": cell.accumulation} if cell.compared else {}),
+        "optimizer": {"type": OPTIMIZERS[cell.optimizer], "params": arguments},
         "zero_optimization": {**zero, **cell.zero},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 1_000_000,
+        **low,
+        **cell.config,
     }
+
+
+PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
 class DeepSpeed:
@@ -295,6 +451,7 @@ class DeepSpeed:
         deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
         if cell.engine == "zero3":
             wait_for_every_collective()
+        self.cell = cell
         config = deepspeed_config(cell)
         trainable = [p for p in model.parameters() if p.requires_grad]
         self.engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config)[0]
@@ -310,12 +467,30 @@ class DeepSpeed:
         gradient: torch.Tensor | None = deepspeed.utils.safe_get_full_grad(parameter)
         return gradient
 
-    def step(self) -> None:
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        if last or self.cell.scenario != "no_sync":
+            return contextlib.nullcontext()
+        context: contextlib.AbstractContextManager[Any] = self.engine.no_sync()
+        return context
+
+    def step(self, last: bool = True) -> None:
         self.engine.step()
+
+    def whole(self) -> torch.nn.Module:
+        whole: torch.nn.Module = self.engine.module
+        return whole
+
+    def save(self, folder: Path) -> None:
+        self.engine.save_checkpoint(str(folder))
+
+    def load(self, folder: Path) -> None:
+        self.engine.load_checkpoint(str(folder))
 
 
 ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
     "none": Averaged,
+    "plain": Plain,
+    "plain_zeros": Plain,
     "ddp": Ddp,
     "ddp_unused": Ddp,
     "fsdp2": Fsdp2,
@@ -377,6 +552,25 @@ def gradients(engine: Engine, model: torch.nn.Module) -> Gradients:
     return found
 
 
+def parameters(model: torch.nn.Module) -> Gradients:
+    """The full value of every trainable parameter."""
+    return {
+        name: value_of(parameter).detach().float().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The whole of a parameter, its master copy where DeepSpeed keeps one."""
+    # Under ZeRO-3 gathering the parameter itself would have to free it.
+    if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
+        value: torch.Tensor = deepspeed.utils.safe_get_full_fp32_param(parameter)
+        return value
+    sharded: Any = parameter
+    return sharded.full_tensor() if hasattr(sharded, "full_tensor") else parameter
+
+
 def digest(model: torch.nn.Module) -> str:
     """A hash of all trainable values: equal on two ranks only when every bit is."""
     total = hashlib.sha256()
@@ -384,18 +578,19 @@ def digest(model: torch.nn.Module) -> str:
         if parameter.requires_grad:
             # Under ZeRO-3 the master copy: gathering the parameter itself would have to free it.
             partitioned = hasattr(parameter, "ds_id")
-            value = deepspeed.utils.safe_get_full_fp32_param(parameter) if partitioned else parameter
-            total.update(name.encode() + value.detach().contiguous().numpy().tobytes())
+            value: Any = deepspeed.utils.safe_get_full_fp32_param(parameter) if partitioned else parameter
+            value = value.full_tensor() if hasattr(value, "full_tensor") else value
+            total.update(name.encode() + value.detach().float().contiguous().numpy().tobytes())
     return total.hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def process_group(rank: int, port: int) -> Iterator[None]:
+def process_group(rank: int, port: int, world: int = WORLD) -> Iterator[None]:
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(WORLD),
-        "LOCAL_WORLD_SIZE": str(WORLD),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(world),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }

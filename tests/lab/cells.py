@@ -35,13 +35,15 @@ class Result:
     error: str | None
     tensors: int
     missing: tuple[str, ...]  # trainable, learn with checkpointing off, and get nothing here
-    difference: float | None  # largest relative difference to checkpointing off, any rank
+    difference: float | None  # largest relative difference to what is right, any rank, any step compared
     between_ranks: float | None
     losses: tuple[tuple[float, ...], ...]  # of each rank
     patches: dict[str, str]  # state of every patch at the end; empty in a bare run
     digests: tuple[str | None, ...]
     log: str
     seconds: float
+    by_step: tuple[float, ...] = ()  # the same of each step
+    parameters: float | None = None  # of what the compared steps made of the parameters
 
     def __str__(self) -> str:
         if not self.ok:
@@ -49,6 +51,7 @@ class Result:
         return (
             f"{self.id}: {self.tensors} tensors, {len(self.missing)} missing, "
             f"difference {self.difference}, between ranks {self.between_ranks}"
+            + (f", steps {self.by_step}, parameters {self.parameters}" if self.by_step[1:] else "")
         )
 
 
@@ -109,6 +112,8 @@ def _read(report: dict[str, Any]) -> Result:
         digests=tuple(rank.get("digest") for rank in ranks),
         log="".join(Path(rank["log"]).read_text(errors="replace") for rank in ranks),
         seconds=report["seconds"],
+        by_step=tuple(compared.get("by_step", ())),
+        parameters=compared.get("parameters"),
     )
 
 
@@ -119,6 +124,7 @@ def main() -> None:
     for name, default in defaults.items():
         parser.add_argument(f"--{name.replace('_', '-')}", default=str(default), help=f"default: {default}")
     parser.add_argument("--zero", type=json.loads, default={}, help="JSON, merged into zero_optimization")
+    parser.add_argument("--config", type=json.loads, default={}, help="JSON, merged into DeepSpeed's")
     parser.add_argument("--out", type=Path, help="keep results here")
     parser.add_argument("--only", choices=["bare", "patched"], help="leave the other out")
     asked = vars(parser.parse_args())
@@ -141,7 +147,7 @@ def _product(asked: dict[str, Any], defaults: dict[str, Any]) -> Iterator[Cell]:
     ]
     for values in itertools.product(*choices):
         fields: dict[str, Any] = dict(zip(defaults, values, strict=True))
-        yield Cell(**fields, zero=asked["zero"])
+        yield Cell(**fields, zero=asked["zero"], config=asked["config"])
 
 
 if __name__ == "__main__":
