@@ -65,8 +65,8 @@ class Run:
     tuning: str = "lora"  # or "full", or "to_save": LoRA with modules_to_save
     checkpointing: str = "off"  # or "reentrant", "nonreentrant"
     patched: bool = False
-    # Of "blocks": "unused", "embedding", "nested", "exception", "retain", "eval", "save", "save_alone",
-    # "uneven".
+    # Of "blocks": "unused", "embedding", "table", "nested", "exception", "retain", "eval", "save",
+    # "save_alone", "uneven".
     scenario: str = ""
     forwards: int = 1
     accumulation: int = 1
@@ -433,6 +433,12 @@ def _blocks() -> Any:
     from torch import nn
     from torch.utils.checkpoint import checkpoint
 
+    class Table(nn.Embedding):  # type: ignore[misc]
+        """An embedding that multiplies by its weight, as Ovis2's visual embedding table does."""
+
+        def forward(self, weights: Any) -> Any:
+            return weights @ self.weight
+
     class Block(nn.Module):  # type: ignore[misc]
         """Frozen and trainable layers, and what the scenario asks for."""
 
@@ -445,7 +451,8 @@ def _blocks() -> Any:
             self.last = nn.Linear(width, width)
             self.side = nn.Linear(width, width) if scenario == "unused" else None
             self.position = nn.Embedding(4, width) if scenario == "embedding" else None
-            for part in (self.norm, self.frozen, self.last, self.side, self.position):
+            self.table = Table(width, width) if scenario == "table" else None
+            for part in (self.norm, self.frozen, self.last, self.side, self.position, self.table):
                 if part is not None:
                     part.requires_grad_(False)
 
@@ -454,6 +461,8 @@ def _blocks() -> Any:
             if self.position is not None:
                 y = y + self.position(torch.arange(4))
             y = self.trained(torch.relu(self.frozen(y)))
+            if self.table is not None:
+                y = self.table(y)
             if fail and y.requires_grad:
                 y.register_hook(_interrupt)
             out = x + self.last(torch.relu(y))

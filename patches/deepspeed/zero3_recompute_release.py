@@ -17,7 +17,8 @@ those go when the backward of a module around them ends, and at the latest when 
 does. A backward that ends in an exception has no end; what it left goes at the next forward.
 
 A frozen embedding, whose output requires grad because a hook says so (``enable_input_require_grads``),
-computes nothing in the backward and is not gathered for it.
+computes nothing in the backward and is not gathered for it. That is so of ``nn.Embedding``'s own forward
+only: Ovis2's visual table is an ``nn.Embedding`` that multiplies by its weight, which the backward reads.
 
 DeepSpeed 0.19.3 ended the crash by attributing frozen parameters to the module whose backward caused
 the recompute. Both work side by side: a parameter is emptied when nobody holds it any more.
@@ -111,7 +112,6 @@ def apply(patch: Patch, module: ModuleType) -> None:
     offload = module.DeepSpeedZeRoOffload
     task = torch._C._current_graph_task_id  # -1 outside a backward
     compiling = torch.compiler.is_compiling
-    embedding = torch.nn.Embedding
     original_release = offload.post_sub_module_forward_function
     kept = Kept(original_release)
 
@@ -128,7 +128,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             original(self, sub_module)
 
     def before_backward(original: Release, self: Any, sub_module: Any) -> None:
-        if isinstance(sub_module, embedding) and not sub_module.weight.requires_grad:
+        if _only_looks_up(sub_module) and not sub_module.weight.requires_grad:
             return
         if not _is_left_alone(self) and (running := task()) != -1:
             kept.note(self, sub_module, running, backward=True)
@@ -145,6 +145,14 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(offload, "post_sub_module_forward_function", after_forward)
     patch.wrap(offload, "pre_sub_module_backward_function", before_backward)
     patch.wrap(offload, "post_sub_module_backward_function", after_backward)
+
+
+def _only_looks_up(sub_module: Any) -> bool:
+    """Whether the forward is ``nn.Embedding``'s own, whose backward never reads the weight."""
+    import torch
+
+    forward = getattr(sub_module.forward, "__func__", None)  # of the instance, which may carry its own
+    return forward is torch.nn.Embedding.forward
 
 
 def _is_left_alone(offload: Any) -> bool:

@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "small sub-groups": {"zero": {**NOTHING_AHEAD, "sub_group_size": 1000}},
     "offload": {"zero": OFFLOAD},
 }
-SCENARIOS = ("", "unused", "embedding", "nested", "exception", "retain", "eval")
+SCENARIOS = ("", "unused", "embedding", "table", "nested", "exception", "retain", "eval")
 
 
 def trainings(stack: str) -> Iterator[tuple[str, Run]]:
