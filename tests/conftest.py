@@ -77,7 +77,6 @@ class World:
             "summary_zh": '"你好"',
             "targets": f'["{target}"]',
             "requires": requires,
-            "symptoms": "[]",
             "upstream": '["https://example.org"]',
             **keys,
         }

@@ -19,6 +19,8 @@ else:
     import tomli as tomllib
 
 SCHEMA = 1
+# `failure` is for the command line alone (`vlmpatch.tools.failures`); nothing here looks into it.
+KEYS = frozenset({"schema", "modules", "patch", "failure"})
 SEVERITIES = ("crash", "hang", "silent", "cost")
 _ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
 _MODULE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
@@ -66,7 +68,6 @@ class Entry(NamedTuple):
     summary_zh: str
     targets: tuple[str, ...]
     requires: dict[str, str]
-    symptoms: tuple[str, ...]
     upstream: tuple[str, ...]
 
 
@@ -127,8 +128,9 @@ def parse(data: Mapping[str, Any], path: str) -> Catalog:
         what = f"schema is {data.get('schema')!r}, this vlmpatch reads schema {SCHEMA}"
         problems.append(Problem(f"{path}, schema", what, "Install the vlmpatch this catalog belongs to"))
         return Catalog(path, {}, {}, tuple(problems))
-    for key in data.keys() - {"schema", "modules", "patch"}:
-        problems.append(Problem(f"{path}, {key}", "unknown key", "Remove it; known: schema, modules, patch"))
+    for key in data.keys() - KEYS:
+        remedy = f"Remove it; known: {', '.join(sorted(KEYS))}"
+        problems.append(Problem(f"{path}, {key}", "unknown key", remedy))
     raw_entries = data.get("patch", [])
     if not isinstance(raw_entries, list):
         problems.append(Problem(f"{path}, patch", "is not a list of tables", "Write each as [[patch]]"))
@@ -160,7 +162,10 @@ def _entry(raw: object, patches: str) -> Entry:
         raise _Invalid("patch", "is not a table", "Write each as [[patch]]")
     unknown = raw.keys() - set(Entry._fields)
     if unknown:
-        raise _Invalid(min(unknown), "unknown key", f"Known keys: {', '.join(Entry._fields)}")
+        remedy = f"Known keys: {', '.join(Entry._fields)}"
+        if "symptoms" in unknown:
+            raise _Invalid("symptoms", "unknown key", "Write it into the [[failure]] that the patch ends")
+        raise _Invalid(min(unknown), "unknown key", remedy)
     missing = [field for field in Entry._fields if field not in raw]
     if missing:
         raise _Invalid(missing[0], "is missing", "Every entry gives every key; see CONTRIBUTING.md")
@@ -173,7 +178,6 @@ def _entry(raw: object, patches: str) -> Entry:
         summary_zh=_string(raw, "summary_zh"),
         targets=_strings(raw, "targets"),
         requires=_table(raw["requires"], "requires"),
-        symptoms=_strings(raw, "symptoms"),
         upstream=_strings(raw, "upstream"),
     )
     _check(entry, patches)
@@ -202,11 +206,6 @@ def _check(entry: Entry, patches: str) -> None:
             raise _Invalid("targets", f"{target!r} is not a module name", "Write it as in an import line")
     if not entry.requires:
         raise _Invalid("requires", "is empty", 'Bound the patch: requires = { torch = ">=2.1" }')
-    for symptom in entry.symptoms:
-        try:
-            re.compile(symptom)
-        except re.error as error:
-            raise _Invalid("symptoms", f"{symptom!r} is no regular expression: {error}", "Mend it") from None
 
 
 def _string(raw: Mapping[str, Any], key: str) -> str:

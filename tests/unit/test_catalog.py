@@ -26,8 +26,8 @@ def one(world: World, **keys: str) -> catalog.Catalog:
         ("module", '"nowhere"', "there is no"),
         ("module", '"../evil"', "is not a module name"),
         ("id", '"Not_Kebab"', "kebab-case"),
-        ("symptoms", '["("]', "no regular expression"),
-        ("symptoms", '"(x)"', "not a list of strings"),
+        ("symptoms", '["x"]', "unknown key"),
+        ("targets", '"(x)"', "not a list of strings"),
         ("targets", "[]", "is empty"),
         ("targets", '["a b"]', "is not a module name"),
         ("summary_zh", '" "', "is empty"),
@@ -96,7 +96,11 @@ toml_values = st.recursive(
 )
 
 
-@given(st.fixed_dictionaries({}, optional={"patch": toml_values, "modules": toml_values, "x": toml_values}))
+@given(
+    st.fixed_dictionaries(
+        {}, optional={"patch": toml_values, "modules": toml_values, "failure": toml_values, "x": toml_values}
+    )
+)
 def test_any_data_is_reported_and_never_raised(data: dict[str, Any]) -> None:
     found = catalog.parse({"schema": 1, **data}, "/nowhere/compat.toml")
     assert found.entries == {}

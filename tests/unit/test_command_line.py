@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import World
 from vlmpatch import catalog
-from vlmpatch.tools import cli, doctor, explain, run
+from vlmpatch.tools import cli, doctor, explain, run, words
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -100,7 +100,8 @@ def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_log(data: bytes) -> None:
     ours = catalog.read(catalog.default_path())
-    assert isinstance(explain.matching(data.decode("utf-8", errors="replace"), ours), list)
+    given = explain.answer(io.BytesIO(data), ours, words.Words("en"), None)
+    assert explain.page(given, words.Words("zh")).text()
 
 
 def test_run_reaches_every_python_below_and_leaves_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ def said_of(verified: list[dict[str, str]], installed: dict[str, str]) -> str:
         summary_zh="",
         targets=empty,
         requires={"transformers": ">=4", "torch": ">=2"},
-        symptoms=empty,
         upstream=empty,
     )
     return sentence(entry, verified, installed)

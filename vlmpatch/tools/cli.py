@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from vlmpatch import __version__
@@ -34,8 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 1 if catalog.problems else 0
     if asked.verb == "explain":
         from vlmpatch.tools.explain import explain
+        from vlmpatch.tools.words import Words, language
 
-        return explain(asked.what, catalog)
+        return explain(asked.what, catalog, Words(asked.lang or language(os.environ)), asked.json)
     from vlmpatch.tools import doctor
 
     findings = doctor.examine(catalog)
@@ -50,7 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     verbs.add_parser("doctor", help="what is installed, what would be patched here, and why")
     verbs.add_parser("list", help="every patch vlmpatch knows")
     explain = verbs.add_parser("explain", help="what a patch does, or what a log shows")
-    explain.add_argument("what", help="a patch id, a log file, or - for standard input")
+    explain.add_argument("what", help="a log file, - for standard input, a failure (F3) or a patch id")
+    explain.add_argument("--json", action="store_true", help="the answer as data")
+    explain.add_argument(
+        "--lang", choices=("en", "zh"), help="the language; that of the locale, if not given"
+    )
     run = verbs.add_parser("run", help="run a command with vlmpatch active in every Python process below it")
     run.add_argument("command", nargs=argparse.REMAINDER, help="the command as you would type it")
     return parser
@@ -58,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def entry_point() -> int:
     """``main`` for the shell: a reader (head, less) that has seen enough is no error."""
+    from vlmpatch.tools.page import forgiving
+
+    forgiving()
     try:
         return main()
     except BrokenPipeError:

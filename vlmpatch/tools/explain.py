@@ -1,67 +1,263 @@
-"""``python -m vlmpatch explain``: a patch id, or a log, to words."""
+"""``python -m vlmpatch explain``: a patch, a failure, or a log, to words."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
-import re
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, NamedTuple
 
+from vlmpatch import versions
 from vlmpatch.catalog import Catalog, Entry, patch_path
 from vlmpatch.settings import suggestion
+from vlmpatch.tools import failures
+from vlmpatch.tools.diagnose import Diagnosis, Hit, diagnose, printable, shown
+from vlmpatch.tools.page import Page
+from vlmpatch.tools.words import Words
+
+SCHEMA = 1  # of --json
+LARGE = 64 << 20  # from here on progress is shown
+_EVERYWHERE = ("torch", "transformers", "deepspeed", "peft", "accelerate")
 
 
-def patch_page(entry: Entry, catalog: Catalog) -> str:
-    """The page of one patch: its summary in both languages, then what its file says of itself."""
+class Applies(NamedTuple):
+    """Whether a patch is for the versions of a log: ``applies``, ``not here`` or ``perhaps``."""
+
+    id: str
+    verdict: str
+    reason: str
+
+
+def applies(entry: Entry, seen: Mapping[str, str], modules: Mapping[str, str], say: Words) -> Applies:
+    """Hold the ranges of ``entry`` against the versions ``seen`` in a log, or those installed here."""
+    reasons, verdict = [], "applies"
+    for name, specifier in entry.requires.items():
+        version, origin = seen.get(name), say("from the log")
+        if version is None:
+            version = versions.installed(name, modules.get(name, name)).version
+            origin = say("in this environment")
+        if version is None and name not in _EVERYWHERE:
+            reason = say("nothing of {name} shows in the log, and it is not installed here", name=name)
+            return Applies(entry.id, "not here", reason)
+        if version is None:
+            verdict = "perhaps"
+            reasons.append(f"{name} {specifier}")
+            continue
+        try:
+            inside = versions.satisfies(version, specifier)
+        except ValueError:
+            verdict = "perhaps"
+            reasons.append(f"{name} {specifier}")
+            continue
+        if not inside:
+            return Applies(entry.id, "not here", f"{name} {version} ({origin}), {specifier}")
+        reasons.append(f"{name} {version} ({origin})")
+    return Applies(entry.id, verdict, ", ".join(reasons))
+
+
+class Answer(NamedTuple):
+    """A diagnosis, and what follows from it."""
+
+    diagnosis: Diagnosis
+    patches: tuple[Applies, ...]
+
+    @property
+    def ours(self) -> Hit | None:
+        """The failure, if it is one that vlmpatch is about."""
+        hit = self.diagnosis.hit
+        return hit if hit and not hit.failure.foreign else None
+
+
+def answer(stream: BinaryIO, catalog: Catalog, say: Words, progress: Callable[[int], None] | None) -> Answer:
+    """Read a log and answer with one failure, and which of its patches are for those versions."""
+    diagnosis = diagnose(stream, failures.read(catalog.path), progress)
+    if diagnosis.hit is None or diagnosis.hit.failure.foreign:
+        return Answer(diagnosis, ())
+    entries = diagnosis.hit.failure.patches(catalog, diagnosis.hit.symptom)
+    order = ("applies", "perhaps", "not here")
+    found = [applies(entry, diagnosis.versions, catalog.modules, say) for entry in entries]
+    return Answer(diagnosis, tuple(sorted(found, key=lambda each: order.index(each.verdict))))
+
+
+def data(given: Answer, say: Words) -> dict[str, Any]:
+    """The answer for ``--json``."""
+    hit, first = given.ours, given.diagnosis.first
+    foreign = given.diagnosis.hit if hit is None else None
+    return {
+        "schema": SCHEMA,
+        "failure": hit.failure.id if hit else None,
+        "title": say.pick(hit.failure.title) if hit else None,
+        "cause": say.pick(hit.failure.cause) if hit else None,
+        "kind": hit.symptom.kind if hit else None,
+        "instead": foreign.failure.id if foreign else None,
+        "seen": _seen(given) if first else None,
+        "line": first.at if first else None,
+        "ranks": list(given.diagnosis.ranks),
+        "versions": given.diagnosis.versions,
+        "active": given.diagnosis.active,
+        "patches": [each._asdict() for each in given.patches],
+        "do": _advice(given, say) if hit or foreign else [],
+    }
+
+
+def _seen(given: Answer) -> str:
+    hit, first = given.diagnosis.hit, given.diagnosis.first
+    if hit:
+        return shown(hit.message, (*hit.symptom.every, *hit.symptom.some)[0])
+    return shown(first) if first else ""
+
+
+def _advice(given: Answer, say: Words) -> list[str]:
+    """The lines to add or change, the best first."""
+    assert given.diagnosis.hit is not None
+    lines = list(given.diagnosis.hit.failure.advice[say.language == "zh"])
+    if given.diagnosis.active or not any(each.verdict != "not here" for each in given.patches):
+        return lines
+    return [
+        f"import vlmpatch  # {say('first line of the script')}",
+        f"python -m vlmpatch run {say('your command')} …",
+    ]
+
+
+def page(given: Answer, say: Words) -> Page:
+    """The answer for a person."""
+    made = Page()
+    hit = given.ours
+    if hit is None:
+        _elsewhere(made, given, say)
+        return made
+    made.add(f"{hit.failure.id} · {say.pick(hit.failure.title)}", "head")
+    made.add()
+    where = say("line {line}", line=hit.message.at)
+    ranks = given.diagnosis.ranks
+    if ranks:
+        where += ", " + printable(", ".join(ranks[:4]) + (" …" if len(ranks) > 4 else ""), 60)
+    made.add(f"{_seen(given)} ({where})", label=say("Seen"))
+    if hit.symptom.kind == "hint":
+        made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
+    made.add(say.pick(hit.failure.cause), label=say("Why"))
+    label = say("Patches")
+    for each in given.patches:
+        made.add(f"{each.id}: {say(each.verdict)} ({each.reason})", _style(each), label)
+        label = " "
+    if not given.patches:
+        made.add(say("none yet; the advice below is what helps"), label=label)
+    active = given.diagnosis.active
+    trace = "It was active in that run." if active else _NO_TRACE
+    made.add(say(trace), label="vlmpatch")
+    if active and any(each.verdict != "not here" for each in given.patches):
+        made.add(say(_STILL), label=say("Do this"))
+    for number, line in enumerate(_advice(given, say)):
+        made.code(line, say("Do this") if number == 0 else say("or"))
+    made.code(f"python -m vlmpatch explain {hit.failure.id}", say("More"))
+    return made
+
+
+_NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
+_STILL = "It was active and the run failed all the same: VLMPATCH_LOG=info shows what it did. Until then:"
+
+
+def _style(each: Applies) -> str:
+    return {"applies": "good", "perhaps": "warn"}.get(each.verdict, "dim")
+
+
+def _elsewhere(made: Page, given: Answer, say: Words) -> None:
+    made.add(say("No failure that vlmpatch knows shows in this log."), "head")
+    hit, first = given.diagnosis.hit, given.diagnosis.first
+    if first is None:
+        made.add(say("No error shows in it at all."))
+        return
+    made.add(say("What it shows instead:" if hit else "The first error in it that nobody caught:"))
+    made.add()
+    made.add(f"{_seen(given)} ({say('line {line}', line=first.at)})", label=say("Seen"))
+    if hit:
+        made.add(say.pick(hit.failure.title), label=say("Why"))
+        made.add("\t" + say.pick(hit.failure.cause))
+        for number, line in enumerate(_advice(given, say)):
+            made.code(line, say("Do this") if number == 0 else say("or"))
+
+
+def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Page:
+    """All about one failure."""
+    made = Page()
+    made.add(f"{failure.id} · {say.pick(failure.title)}", "head")
+    made.add()
+    made.add(say.pick(failure.cause), label=say("Why"))
+    label = say("Ended by")
+    for entry in failure.patches(catalog):
+        made.add(f"{entry.id}: {say.pick((entry.summary, entry.summary_zh))}", label=label)
+        label = " "
+    for number, line in enumerate(failure.advice[say.language == "zh"]):
+        made.code(line, say("Do this") if number == 0 else say("or"))
+    return made
+
+
+def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
+    """The page of one patch: its summary, then what its file says of itself."""
     path = patch_path(os.path.join(os.path.dirname(catalog.path), "patches"), entry.module)
     with open(path, encoding="utf-8") as handle:
         words = ast.get_docstring(ast.parse(handle.read())) or ""
+    made = Page()
+    made.add(entry.id, "head")
+    made.add(say.pick((entry.summary, entry.summary_zh)))
+    made.add()
+    for paragraph in words.strip().split("\n\n"):
+        made.add(" ".join(paragraph.split()))
+        made.add()
+    made.add(entry.severity, label=say("Severity"))
     needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
-    head = [
-        entry.id,
-        "",
-        entry.summary,
-        entry.summary_zh,
-        "",
-        f"Severity: {entry.severity}. Needed by: {needs}.",
-    ]
-    switch = f"Switch it off with VLMPATCH_DISABLE={entry.id}. Source: {path}"
-    return "\n".join([*head, "", words.strip(), "", switch])
+    made.add(needs, label=say("Needs"))
+    made.code(f"VLMPATCH_DISABLE={entry.id}", say("Switch off"))
+    made.code(path, say("Source"))
+    for link in entry.upstream:
+        made.code(link, say("More"))
+    return made
 
 
-def matching(text: str, catalog: Catalog) -> list[Entry]:
-    """The patches one of whose symptoms occurs in ``text``."""
-    return [
-        entry
-        for entry in catalog.entries.values()
-        if any(re.search(symptom, text) for symptom in entry.symptoms)
-    ]
-
-
-def explain(what: str, catalog: Catalog) -> int:
-    """Print the page of patch ``what``, or of the patches that the log ``what`` (``-``: stdin) shows.
+def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> int:
+    """Print the page of patch or failure ``what``, or what the log ``what`` (``-``: stdin) shows.
 
     Returns:
         0 when something was explained, 1 when the log shows nothing known, 2 when ``what`` is neither.
     """
+    known = failures.read(catalog.path).known
     if what in catalog.entries:
-        print(patch_page(catalog.entries[what], catalog))
+        patch_page(catalog.entries[what], catalog, say).show(sys.stdout)
+        return 0
+    if what in known:
+        failure_page(known[what], catalog, say).show(sys.stdout)
         return 0
     try:
         if what == "-":
-            log = sys.stdin.buffer.read()
+            given = answer(sys.stdin.buffer, catalog, say, None)
         else:
             with open(what, "rb") as handle:
-                log = handle.read()
+                given = answer(handle, catalog, say, _progress(handle))
     except OSError as error:
-        hint = suggestion(what, catalog.entries)
-        print(f"{what!r} is no patch id, and as a log: {error.strerror}. {hint}", file=sys.stderr)
+        hint = suggestion(what, [*catalog.entries, *known])
+        asked = printable(what, 80)
+        print(
+            f"'{asked}' is no patch and no failure, and as a log: {error.strerror}. {hint}", file=sys.stderr
+        )
         return 2
-    found = matching(log.decode("utf-8", errors="replace"), catalog)
-    if not found:
-        print("No failure that vlmpatch knows shows in this log.")
-        return 1
-    for entry in found:
-        print(f"{entry.id} ({entry.severity})\n  {entry.summary}\n  {entry.summary_zh}")
-    print("\npython -m vlmpatch explain ID says more; python -m vlmpatch doctor, what applies here.")
-    return 0
+    if as_json:
+        print(json.dumps(data(given, say), ensure_ascii=False, indent=2))
+    else:
+        page(given, say).show(sys.stdout)
+    return 0 if given.ours else 1
+
+
+def _progress(handle: BinaryIO) -> Callable[[int], None] | None:
+    size = os.fstat(handle.fileno()).st_size
+    if size < LARGE or not sys.stderr.isatty():
+        return None
+
+    def tell(done: int) -> None:
+        if done >= size:
+            print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+        elif done % (16 << 20) == 0:
+            print(f"\r{100 * done // size} % of {size >> 20} MB", end="", file=sys.stderr, flush=True)
+
+    return tell

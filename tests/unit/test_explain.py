@@ -1,0 +1,199 @@
+"""What ``explain`` makes of a log: one failure, the first real cause, or silence."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmpatch import catalog
+from vlmpatch.tools import cli, explain, failures
+from vlmpatch.tools.diagnose import Diagnosis, diagnose, printable
+from vlmpatch.tools.words import Words
+
+KNOWN = failures.read(catalog.default_path())
+OURS = catalog.read(catalog.default_path())
+READY = (
+    "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following"
+)
+TRACE = """Traceback (most recent call last):
+  File "/x/train.py", line 9, in <module>
+    trainer.train()
+  File "/x/site-packages/torch/autograd/graph.py", line 823, in _engine_run_backward
+"""
+WATCHDOG = (
+    "[rank{0}]:[E1122 10:00:00.000000001 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective "
+    "operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=4, Timeout(ms)=600000) ran"
+)
+CHILD = TRACE + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====\ntrain.py FAILED\n"
+
+
+def of(text: str | bytes) -> Diagnosis:
+    return diagnose(io.BytesIO(text if isinstance(text, bytes) else text.encode()), KNOWN)
+
+
+def said(text: str | bytes) -> str | None:
+    hit = of(text).hit
+    return hit.failure.id if hit and not hit.failure.foreign else None
+
+
+def test_the_failures_of_our_own_catalog_are_sound() -> None:
+    assert KNOWN.problems == ()
+    named = {id_ for failure in KNOWN.known.values() for each in failure.symptoms for id_ in each.patches}
+    assert named <= OURS.entries.keys()
+
+
+PREFIXES = [
+    "[rank3]: {}",
+    "3: {}",
+    " 12: {}",
+    "[default3]:{}",
+    "[1,3]<stderr>:{}",
+    "worker-1: {}",
+    "(RayTrainWorker pid=92234, ip=172.19.24.110) {}",
+    "(WorkerDict pid=7) [rank3]: {}",
+    "2025-11-22T10:00:00.123456789Z stderr F {}",
+    "[2025-11-22 10:00:00,123] {}",
+    "2025-11-22 10:00:00.123 | {}",
+    "trainer-1  | {}",
+    "[pod/train-0/main] {}",
+    "\x1b[31m{}\x1b[0m",
+    "> {}",
+]
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_launchers_put_before_a_line_changes_nothing(prefix: str) -> None:
+    text = "\n".join(prefix.format(line) for line in (TRACE + READY).splitlines())
+    assert said(text) == "F3"
+    seen = of(text).hit
+    assert seen is not None
+    assert seen.message.line.startswith("RuntimeError: Expected to mark")
+    assert of("\n".join(prefix.format(line) for line in f"{TRACE}KeyError: 'image'".splitlines())).first
+
+
+@pytest.mark.parametrize("width", [20, 37, 80, 119])
+def test_a_message_wrapped_anywhere_is_the_same_message(width: int) -> None:
+    whole = f"[rank0]: {READY}"
+    assert said("\n".join(whole[at : at + width] for at in range(0, len(whole), width))) == "F3"
+
+
+def test_another_ranks_exception_comes_before_what_the_others_print() -> None:
+    others = "\n".join(WATCHDOG.format(rank) for rank in range(8))
+    assert said(f"'zero3' {others}\n{CHILD}") == "F11"
+    assert said(f"'zero3'\n[rank5]: KeyError: 'image'\n{others}\n{CHILD}") is None
+    assert said(f"'zero3'\n{others}\n[rank5]: {READY}\n{CHILD}") == "F3"
+
+
+def test_a_caught_exception_is_not_the_cause() -> None:
+    steps = "{'loss': 1.0, 'epoch': 0.1}\n" * 3
+    assert said(f"zero3\n{TRACE}KeyError: 'image'\n{steps}{WATCHDOG.format(1)}") == "F11"
+
+
+def test_a_warning_is_an_answer_only_where_nothing_failed() -> None:
+    warning = "/x/checkpoint.py:31: UserWarning: None of the inputs have requires_grad=True. Gradients\n"
+    assert said(warning) == "F5"
+    assert said(warning + TRACE + "ValueError: something else") is None
+    assert said(warning + TRACE + READY) == "F3"
+
+
+RECOMPUTED = (
+    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following "
+    "tensors have different metadata than during the forward pass.\ntensor at position 16:\n"
+    "saved metadata: {{'shape': torch.Size([{}]), 'dtype': torch.float32}}\n"
+    "recomputed metadata: {{'shape': torch.Size([{}]), 'dtype': torch.float32}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("saved", "recomputed", "id_"),
+    [("3584", "0", "F4"), ("1, 2, 16, 16", "1, 2, 32, 16", "F20"), ("256, 32", "4, 8, 201, 201", None)],
+)
+def test_recomputed_values_are_told_apart_by_their_shapes(
+    saved: str, recomputed: str, id_: str | None
+) -> None:
+    assert said(RECOMPUTED.format(saved, recomputed)) == id_
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        (
+            "RuntimeError: The expanded size of the tensor (46) must match the existing size (23) at non",
+            "F20",
+        ),
+        ("RuntimeError: The expanded size of the tensor (46) must match the existing size (22) at non", None),
+        (
+            "The shape of the mask [9] at index 0 does not match the shape of the indexed tensor [8]",
+            "F30",
+        ),
+        ("RuntimeError: Connection closed by peer [127.0.0.1]:10895", None),
+        ("data fetch error, image start token != image end tokens", None),
+        ("AttributeError: 'LLaDAModelLM' object has no attribute 'all_tied_weights_keys'", None),
+        ("AttributeError: 'MiniCPMV' object has no attribute 'all_tied_weights_keys'", "D"),
+        ("Invalidate trace cache @ step 3: expected module 1614, but got module 3", "F11"),
+        ("Invalidate trace cache @ step 0 and module 2619: cache has only 0 modules", None),
+        (TRACE + "IndexError: index 0 is out of bounds for dimension 0 with size 0", None),
+        ("RuntimeError：a leaf Variable that requires grad is being used in an in-place operation.", "F13"),
+        (WATCHDOG.format(0) + "\nfsdp", None),
+    ],
+)
+def test_texts(text: str, id_: str | None) -> None:
+    assert said(text) == id_
+
+
+def test_versions_of_the_log_decide_which_patches_apply() -> None:
+    text = f"- `transformers` version: 5.1.0\n- PyTorch version (GPU?): 2.9.1+cu128 (True)\n{TRACE}{READY}"
+    given_ = explain.answer(io.BytesIO(text.encode()), OURS, Words("en"), None)
+    verdicts = {each.id: each.verdict for each in given_.patches}
+    assert given_.diagnosis.versions == {"transformers": "5.1.0", "torch": "2.9.1+cu128"}
+    assert verdicts["gradient-checkpointing-default"] == "not here"
+    assert verdicts["torch-checkpoint-default"] == "applies"
+    assert of('"transformers_version": "4.41.2"').versions == {}
+
+
+def test_nothing_of_a_log_reaches_the_terminal_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"\x1b]0;title\x07\x1b[2J [bold]\u202e {READY}\x07\x9b31m\n")
+    assert cli.main(["explain", str(log), "--lang", "en"]) == 0
+    out = capsys.readouterr().out
+    assert all(sign.isprintable() or sign == "\n" for sign in out)
+    assert printable("a\x00b\x1b[31m\nc") == "a b [31m c"
+
+
+def test_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(f"[rank1]: {READY}\n")
+    assert cli.main(["explain", str(log), "--json"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert (data["schema"], data["failure"], data["ranks"], data["line"]) == (1, "F3", ["rank1"], 1)
+
+
+@given(
+    st.lists(st.sampled_from([TRACE, READY, CHILD, WATCHDOG, "\r", "\n", "\x1b[", "[rank1]:", "é\xff", '"']))
+)
+def test_any_mixture_has_an_answer(parts: list[str]) -> None:
+    assert explain.page(
+        explain.answer(io.BytesIO("".join(parts).encode()), OURS, Words("en"), None), Words("en")
+    ).text()
+
+
+def test_a_long_log_is_read_in_pieces_and_the_cause_found_in_its_middle() -> None:
+    rng = random.Random(1)
+    lines = [f"[rank{rng.randrange(8)}]: step {n} {{'loss': {rng.random()}}}" for n in range(120_000)]
+    lines[70_000:70_000] = [f"[rank5]: {line}" for line in (TRACE + READY).splitlines()]
+    found = of("\n".join(lines))
+    assert found.hit is not None
+    assert (found.hit.failure.id, found.hit.message.at, found.ranks) == ("F3", 70_005, ("rank5",))
+
+
+def test_a_line_without_end_is_no_trouble() -> None:
+    assert said(b"\r 10%|# " * 300_000 + READY.encode()) == "F3"
+    assert said(b"x" * 3_000_000) is None

@@ -1,0 +1,155 @@
+"""A log -> the one failure it shows, or the first error that is none of ours.
+
+Of everything that matches, the first real cause is the answer: what ranks print once another has failed
+(an echo) counts only where no error is left to explain it, a warning only where nothing failed at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import BinaryIO, NamedTuple
+
+from vlmpatch.tools.failures import Failure, Failures, Symptom
+from vlmpatch.tools.logs import Message, Reader
+from vlmpatch.tools.symptoms import Pattern, squeeze
+
+KEPT = 64  # of each kind of finding; the first ones are what counts
+ALIKE = 3  # messages that differ in numbers only are looked at this often
+SHAPES = 20_000
+GONE_ON = 2  # steps reported after an exception: somebody has caught it
+_OWN_TRACES = (b"vlmpatch [", b"vlmpatch INFO", b"vlmpatch DEBUG", b"/vlmpatch/", b"-m vlmpatch run")
+_DIGITS = str.maketrans("", "", "0123456789")
+_NAMES = "pytorch|torch|transformers|deepspeed|peft|accelerate|trl|ms-swift|axolotl|llamafactory|vlmpatch"
+_VERSION = re.compile(
+    rf"(?<![\w/-])({_NAMES})(?![\w/])[`\"']?(?: info| version)?(?: ?\(GPU\?\))?[`\"']?"
+    r"(?:==|: version=|[:=@ -]) {0,8}[`\"'v]{0,2}(\d{1,4}\.\d{1,4}(?:\.\w{1,12}){0,3}(?:\+\w{1,16})?)",
+    re.IGNORECASE,
+)
+
+
+class Hit(NamedTuple):
+    """A symptom, and the message that shows it."""
+
+    failure: Failure
+    symptom: Symptom
+    message: Message
+
+
+class Diagnosis(NamedTuple):
+    """What a log shows.
+
+    ``hit`` is the answer; without one, ``first`` is the first exception nobody caught. ``ranks`` are those
+    that show the same, ``versions`` what the log says is installed, ``active`` whether vlmpatch left a trace.
+    """
+
+    hit: Hit | None
+    first: Message | None
+    ranks: tuple[str, ...]
+    versions: dict[str, str]
+    active: bool
+
+
+class _Findings:
+    def __init__(self, failures: Failures) -> None:
+        self.symptoms = [(failure, each) for failure in failures.known.values() for each in failure.symptoms]
+        self.hits: list[Hit] = []
+        self.counts: dict[int, int] = {}
+        self.errors: list[Message] = []
+        self.ranks: dict[str, set[str]] = {}
+        self.versions: dict[str, str] = {}
+        self.shapes: dict[int, int] = {}
+
+    def take(self, message: Message) -> None:
+        squeezed = squeeze(message.text)
+        shape = hash(squeezed.translate(_DIGITS))
+        seen = self.shapes.get(shape, 0)
+        if seen >= ALIKE:
+            return
+        if len(self.shapes) < SHAPES:
+            self.shapes[shape] = seen + 1
+        own = squeezed.startswith("vlmpatch[")
+        for number, (failure, symptom) in enumerate(self.symptoms):
+            if symptom.own == own and symptom.fits(squeezed):
+                self.ranks.setdefault(failure.id, set()).add(message.source)
+                if self.counts.setdefault(number, 0) < KEPT:
+                    self.counts[number] += 1
+                    self.hits.append(Hit(failure, symptom, message))
+        if message.error and len(self.errors) < KEPT:
+            self.errors.append(message)
+        self._versions(message.text)
+
+    def _versions(self, text: str) -> None:
+        for match in _VERSION.finditer(text):
+            name = match[1].lower()
+            self.versions.setdefault("torch" if name == "pytorch" else name, match[2].rstrip("."))
+
+
+def diagnose(
+    stream: BinaryIO, failures: Failures, progress: Callable[[int], None] | None = None
+) -> Diagnosis:
+    """Read the log ``stream`` and say what it shows.
+
+    Args:
+        stream: the log, read once from where it stands.
+        failures: what is known.
+        progress: told now and then how many bytes have been read.
+    """
+    findings = _Findings(failures)
+    facts = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
+    reader = Reader(findings.take, _words(findings.symptoms), [*map(str.encode, sorted(facts)), *_OWN_TRACES])
+    reader.read(stream, progress)
+    seen = {fact.decode() for fact, there in reader.facts.items() if there}
+    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
+
+    def caught(message: Message) -> bool:
+        return reader.steps - message.steps >= GONE_ON
+
+    hits = [hit for hit in hits if not (hit.failure.foreign and caught(hit.message))]
+    known = {id(hit.message) for hit in hits if hit.symptom.kind != "hint"}
+    unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
+    hit, first = _choose(hits, unknown)
+    active = any(reader.facts[trace] for trace in _OWN_TRACES)
+    ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
+    return Diagnosis(hit, first, ranks, findings.versions, active)
+
+
+def _borne_out(symptom: Symptom, seen: set[str]) -> bool:
+    return (not symptom.seen or not seen.isdisjoint(symptom.seen)) and seen.isdisjoint(symptom.unseen)
+
+
+def _choose(hits: list[Hit], unknown: list[Message]) -> tuple[Hit | None, Message | None]:
+    def first(kind: str, foreign: bool) -> Hit | None:
+        those = [hit for hit in hits if hit.symptom.kind == kind and hit.failure.foreign is foreign]
+        return min(those, key=lambda hit: hit.message.at, default=None)
+
+    if ours := first("error", False):
+        return ours, ours.message
+    theirs, message = first("error", True), min(unknown, key=lambda message: message.at, default=None)
+    if theirs and (message is None or theirs.message.at <= message.at):
+        return theirs, theirs.message
+    if message:
+        return None, message
+    left = first("echo", False) or first("echo", True) or first("hint", False)
+    return left, left.message if left else None
+
+
+def _words(symptoms: list[tuple[Failure, Symptom]]) -> list[bytes]:
+    """What the reader must not pass over: of each symptom a word as it is printed."""
+    return sorted({word for _, symptom in symptoms for word in symptom.words})
+
+
+def shown(message: Message, pattern: Pattern | None = None) -> str:
+    """The line of ``message`` to quote: where ``pattern`` begins, else the decisive one; safe to print."""
+    line = message.line
+    if pattern is not None and not pattern.within(squeeze(line)):
+        begins = pattern.head[:12]
+        line = next((each for each in message.text.split("\n") if begins in squeeze(each)), line)
+    return printable(line)
+
+
+def printable(text: str, length: int = 240) -> str:
+    """``text`` on one line, without anything a terminal would act on, cut at ``length``."""
+    kept = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * length])
+    kept = " ".join(kept.split())
+    return kept if len(kept) <= length else kept[: length - 1] + "…"

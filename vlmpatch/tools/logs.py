@@ -1,0 +1,314 @@
+"""A training log of any size -> the messages in it, in order, in bounded memory.
+
+The file is read in pieces. A piece in which none of a few words occurs (``Error``, ``Watchdog``, …) is passed
+over at the speed of ``bytes.find``; around a word that does occur, lines are cleaned of colours, time
+stamps and the prefixes of launchers, sorted by the rank that printed them, and put together to messages:
+a traceback with what it ends in, or a few lines that belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, NamedTuple
+
+PIECE = 1 << 20
+AROUND = 12 << 10  # bytes looked at before and after a word
+ENDS = 192 << 10  # the first and the last bytes of a log are looked at in any case
+LINE = 4096  # what is kept of one line
+LINES = 400  # what is kept of one message: its first and its last lines
+SOURCES = 4096  # ranks that are told apart
+LOOSE = 24  # lines without a traceback that are looked at together
+BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS have been
+GENEROUS = 24 << 20
+
+# One of these is near whatever ends a run, and far from what training prints step by step.
+WORDS = (
+    b"Error",
+    b"Exception",
+    b"Traceback",
+    b"Watchdog",
+    b"rror:",
+    b"ollective",
+    b"race cache",
+    b"vlmpatch",
+)
+_PROGRESS = b"'loss'"
+
+_COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|.)")
+_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ,]+\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
+# (pattern, whether its first group names who printed the line)
+_PREFIXES = tuple(
+    (re.compile(shape), names)
+    for shape, names in (
+        (r"\[(rank ?\d{1,6})\]:? ?", True),
+        (r"\[(?:default|trainer|worker|train|node)_?(\d{1,6})\]:? ?", True),
+        (r"\[(\d{1,6},\d{1,6})\]<std(?:err|out)>: ?", True),
+        (r"\([^()\n]{0,80}?(pid=\d{1,9}(?:, ip=[\w.:]{1,60})?)\)(?: \[repeated [^\]\n]{1,80}\])? ?", True),
+        (rf"{_TIME} (?:stdout|stderr) [FP] ", False),
+        (rf"\[?{_TIME}\]? ?[:|-]? ?", False),
+        (r"\[(pod/[\w./-]{1,200})\] ?", True),
+        (r"([\w.-]{1,80}) {1,20}\| ", True),
+        (r"(?:[A-Z][a-z]{2}) [ \d]\d \d\d:\d\d:\d\d ([\w.-]{1,80}) [\w./-]{1,80}(?:\[\d{1,9}\])?: ", True),
+        (r" {0,4}(\d{1,5}): ", True),
+        (r"((?!\w*(?:Error|Exception))[A-Za-z][\w.-]{0,60}\d): ", True),
+        (r"\[[EWIF]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]{0,12} )?[\w.]{1,80}:\d{1,6}\] ", False),
+        (r"\[\d{1,9}\] ?", False),
+        (r"> ?", False),
+    )
+)
+_EXCEPTION = re.compile(
+    r"\s*(?:(?:\([\w ]{1,20}\)|\[[A-Z]{2,20}\]|(?:E|ERROR|Error)\b:?) ?)?"
+    r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired))(?:\([\w.]{1,80}\))?"
+    r"(?:\s*[:：]|\s*$)"
+)
+_BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
+_FRAME = re.compile(r'\s*(?:[│|] )?File ".{1,400}", line \d')
+_TRACEBACK = "Traceback (most recent call last)"
+_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
+
+
+class Message(NamedTuple):
+    """What one rank printed together.
+
+    ``at`` is the number of its decisive line; ``error`` the name of the exception it ends in, or nothing;
+    ``line`` the decisive line itself, cleaned; ``steps`` how many losses were reported before it.
+    """
+
+    at: int
+    source: str
+    error: str
+    line: str
+    text: str
+    steps: int
+
+
+class Line(NamedTuple):
+    """A line without its prefixes."""
+
+    at: int
+    source: str
+    text: str
+
+
+def clean(raw: bytes, at: int) -> Line:
+    """``raw`` without colours and prefixes, and who printed it as far as the prefixes say."""
+    text = raw[:LINE].decode("utf-8", errors="replace")
+    if "\x1b" in text:
+        text = _COLOUR.sub("", text)
+    source: list[str] = []
+    for _ in range(6):
+        for shape, names in _PREFIXES:
+            match = shape.match(text)
+            if match and match.end():
+                if names:
+                    source.append(match[1])
+                text = text[match.end() :]
+                break
+        else:
+            break
+    return Line(at, " ".join(source), text)
+
+
+class _Source:
+    """The message that one rank is in the middle of."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self.decisive: Line | None = None
+        self.error = ""
+        self.traced = False  # in a traceback whose exception has not come yet
+        self.steps = 0
+
+    def add(self, line: Line) -> None:
+        self.lines.append(line)
+        if len(self.lines) > LINES:
+            del self.lines[LINES // 2]
+
+    def take(self) -> Message | None:
+        """The message so far; this then begins anew."""
+        lines, decisive, error, steps = self.lines, self.decisive, self.error, self.steps
+        self.__init__()  # type: ignore[misc]
+        if not lines:
+            return None
+        decisive = decisive or lines[0]
+        text = "\n".join(line.text for line in lines)
+        return Message(decisive.at, decisive.source, error, decisive.text, text, steps)
+
+
+class Messages:
+    """Lines in, messages out.
+
+    Args:
+        tell: called with each message.
+    """
+
+    def __init__(self, tell: Callable[[Message], None]) -> None:
+        self._tell = tell
+        self._sources: dict[str, _Source] = {}
+        self._last = ""
+        self.steps = 0
+
+    def add(self, line: Line) -> None:
+        """Take the next line of the log."""
+        name = line.source
+        if not name and self._last and self._continues(line):
+            name = self._last  # a wrapped line has lost its prefix
+        self._last = name
+        source = self._sources.get(name)
+        if source is None:
+            if len(self._sources) >= SOURCES:
+                self.close()
+            source = self._sources[name] = _Source()
+        self._place(source, line)
+
+    def _continues(self, line: Line) -> bool:
+        last = self._sources.get(self._last)
+        starts = _TRACEBACK in line.text or _EXCEPTION.match(line.text)
+        return last is not None and last.decisive is not None and bool(line.text.strip()) and not starts
+
+    def _place(self, source: _Source, line: Line) -> None:
+        text = line.text
+        if _TRACEBACK in text or text.startswith(_CHAINED):
+            self._finish(source)
+            source.traced = _TRACEBACK in text
+            source.add(line)
+        elif text.startswith("vlmpatch [") or "python -m vlmpatch explain" in text:
+            self._finish(source)
+            source.add(line)
+            self._finish(source)
+        elif match := self._exception(source, text):
+            if source.decisive is not None:
+                self._finish(source)
+            source.add(line)
+            source.decisive, source.error, source.traced = line, match[1].rpartition(".")[2], False
+            source.steps = self.steps
+        else:
+            source.add(line)
+            if not source.traced and len(source.lines) >= LOOSE + (40 if source.decisive else 0):
+                self._finish(source)
+
+    @staticmethod
+    def _exception(source: _Source, text: str) -> re.Match[str] | None:
+        if source.traced and text[:1].isalpha():
+            return _BARE_EXCEPTION.match(text) or _EXCEPTION.match(text)
+        if "rror" in text or "xception" in text or "Inter" in text or "Ex" in text:
+            return _EXCEPTION.match(text)
+        return None
+
+    def _finish(self, source: _Source) -> None:
+        if message := source.take():
+            self._tell(message)
+
+    def close(self) -> None:
+        """What follows does not belong to what came before."""
+        for source in self._sources.values():
+            self._finish(source)
+        self._sources.clear()
+        self._last = ""
+
+
+class Reader:
+    """Reads a log once.
+
+    Args:
+        tell: called with each message, in order of where it ends.
+        words: what is worth a closer look, besides ``WORDS``.
+        facts: strings of which is recorded whether they occur anywhere.
+    """
+
+    def __init__(
+        self, tell: Callable[[Message], None], words: Sequence[bytes] = (), facts: Sequence[bytes] = ()
+    ) -> None:
+        self.words = tuple(dict.fromkeys((*WORDS, *words)))
+        self.facts: dict[bytes, bool] = dict.fromkeys(facts, False)
+        self.size = 0
+        self.steps = 0  # steps whose loss was reported
+        self._newlines = self._lines_before = self._steps_before = 0  # before: ahead of the bytes at hand
+        self._messages = Messages(tell)
+        self._close_looks = 0
+
+    def read(self, stream: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
+        """Read ``stream`` to its end; ``progress`` is told how many bytes have been read."""
+        before, fed, wanted = b"", 0, ENDS  # `before` ends where the next piece begins
+        while piece := stream.read(PIECE):
+            data, base = before + piece, self.size - len(before)
+            self.size += len(piece)
+            self._steps_before = self.steps - before.count(_PROGRESS)
+            self._lines_before = self._newlines - before.count(b"\n")
+            self._note(piece, before)
+            fed, wanted = self._feed(data, base, fed, wanted)
+            self.steps += piece.count(_PROGRESS)
+            self._newlines += piece.count(b"\n")
+            before = data[-ENDS:]
+            if progress:
+                progress(self.size)
+        base = self.size - len(before)
+        self._steps_before = self.steps - before.count(_PROGRESS)
+        self._lines_before = self._newlines - before.count(b"\n")
+        if fed < base:
+            self._messages.close()
+        self._look(before, base, max(fed, base), self.size)
+        self._messages.close()
+
+    def _note(self, piece: bytes, before: bytes) -> None:
+        seam = before[-64:] + piece[:64]
+        for fact, seen in self.facts.items():
+            if not seen and (fact in piece or fact in seam):
+                self.facts[fact] = True
+
+    def _feed(self, data: bytes, base: int, fed: int, wanted: int) -> tuple[int, int]:
+        """Look closely at what of ``data`` deserves it.
+
+        Args:
+            data: bytes of the log, which begin at ``base``.
+            base: see ``data``.
+            fed: everything before was looked at, or passed over.
+            wanted: everything from ``fed`` to there is to be looked at.
+        """
+        end = base + len(data)
+        room = BUSY if self._close_looks > GENEROUS else len(data)
+        for first, last in self._near(data, max(fed, base) - base):
+            start = max(fed, base + first)
+            if start > wanted:
+                fed = self._look(data, base, fed, min(wanted, end))
+                self._messages.close()
+                fed = start
+            wanted = max(wanted, base + last)
+            room -= last - first
+            if room < 0:
+                break
+        return self._look(data, base, fed, min(wanted, end)), wanted
+
+    def _near(self, data: bytes, start: int) -> Iterator[tuple[int, int]]:
+        """The stretches around the words in ``data``, in order."""
+        ahead = {word: data.find(word, start) for word in self.words}
+        ahead = {word: at for word, at in ahead.items() if at >= 0}
+        while ahead:
+            at = min(ahead.values())
+            yield max(0, at - AROUND), at + AROUND
+            for word, place in list(ahead.items()):
+                if place < at + AROUND // 2:
+                    following = data.find(word, at + AROUND // 2)
+                    if following < 0:
+                        del ahead[word]
+                    else:
+                        ahead[word] = following
+
+    def _look(self, data: bytes, base: int, start: int, end: int) -> int:
+        """Feed the lines between ``start`` and ``end``; returns where it stopped: after a whole line."""
+        if start >= end:
+            return start
+        part = data[start - base : end - base]
+        if end < self.size:
+            cut = max(part.rfind(b"\n"), part.rfind(b"\r")) + 1
+            part = part[:cut] if cut else part
+        self._close_looks += len(part)
+        self._messages.steps = self._steps_before + data.count(_PROGRESS, 0, start - base)
+        first = 1 + self._lines_before + data.count(b"\n", 0, start - base)
+        for number, line in enumerate(part.split(b"\n"), first):
+            for raw in line.split(b"\r"):
+                if raw.strip():
+                    self._messages.steps += _PROGRESS in raw
+                    self._messages.add(clean(raw, number))
+        return start + len(part)

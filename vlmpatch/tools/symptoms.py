@@ -1,0 +1,99 @@
+"""The language of symptoms: how printed text is known again.
+
+A pattern is printed text. It is compared without white space and without case, so that a message which a
+terminal or a notebook has wrapped, anywhere, is the same message. ``*`` stands for a run of at most
+``RUN`` characters, ``#`` for a number or a list of numbers. A ``*`` ends at the first place where what
+follows it fits: nothing is tried twice, so the time a text takes grows with its length and no faster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+RUN = 300
+WILDCARDS = re.compile(r"[*#]")
+_NUMBERS = re.compile(r"\d+(?:,\d+)*")
+# What terminals, rich tracebacks and Chinese input methods put in place of, or between, ASCII.
+_FOLDED = {ord(old): new for old, new in zip("：，；（）［］’‘“”`", ":,;()[]''\"\"'", strict=True)}
+_FOLDED |= dict.fromkeys(map(ord, "│┃║╎╭╮╰╯─━┌┐└┘❱\u200b\ufeff"), "")
+
+Numbers = tuple[int, ...]
+
+
+def squeeze(text: str) -> str:
+    """``text`` without white space, case, frames of boxes and typographic variants."""
+    return "".join(text.translate(_FOLDED).split()).lower()
+
+
+class Pattern(NamedTuple):
+    """A pattern, taken apart: what it begins with, then wildcards, each with the text that follows it."""
+
+    head: str
+    rest: tuple[tuple[str, str], ...]
+
+    def occurrences(self, squeezed: str) -> Iterator[tuple[Numbers, ...]]:
+        """What each ``#`` stood for, once for every place of ``squeezed`` where the pattern fits."""
+        at = squeezed.find(self.head)
+        while at >= 0:
+            numbers = self._fits(squeezed, at + len(self.head))
+            if numbers is not None:
+                yield numbers
+            at = squeezed.find(self.head, at + 1)
+
+    def within(self, squeezed: str) -> bool:
+        """Whether the pattern fits anywhere."""
+        return next(self.occurrences(squeezed), None) is not None
+
+    def _fits(self, squeezed: str, at: int) -> tuple[Numbers, ...] | None:
+        found: list[Numbers] = []
+        for wildcard, literal in self.rest:
+            if wildcard == "#":
+                match = _NUMBERS.match(squeezed, at, at + RUN)
+                if match is None or not squeezed.startswith(literal, match.end()):
+                    return None
+                found.append(tuple(int(word[-18:]) for word in match[0].split(",")))
+                at = match.end() + len(literal)
+            else:
+                at = squeezed.find(literal, at, at + RUN + len(literal))
+                if at < 0:
+                    return None
+                at += len(literal)
+        return tuple(found)
+
+
+def pattern(text: str) -> Pattern:
+    """Read a pattern.
+
+    Raises:
+        ValueError: it begins with a wildcard, or holds nothing but wildcards.
+    """
+    literals = [squeeze(part) for part in WILDCARDS.split(text)]
+    wildcards = WILDCARDS.findall(text)
+    if not literals[0]:
+        raise ValueError(f"{text!r} does not begin with text")
+    return Pattern(literals[0], tuple(zip(wildcards, literals[1:], strict=True)))
+
+
+def one_apart(found: tuple[Numbers, ...]) -> bool:
+    """Two lists alike but for one place, where they are one apart."""
+    differing = _differing(found)
+    return len(differing) == 1 and abs(differing[0][0] - differing[0][1]) == 1
+
+
+def multiplied(found: tuple[Numbers, ...]) -> bool:
+    """Two lists alike but for one place, where one is a multiple of the other; or a list that ends so."""
+    if len(found) == 1 and len(found[0]) > 1:
+        found = ((found[0][-2],), (found[0][-1],))
+    differing = _differing(found)
+    return len(differing) == 1 and min(differing[0]) > 0 and max(differing[0]) % min(differing[0]) == 0
+
+
+def _differing(found: tuple[Numbers, ...]) -> list[tuple[int, int]]:
+    if len(found) < 2 or len(found[0]) != len(found[1]):
+        return []
+    return [(one, other) for one, other in zip(found[0], found[1], strict=True) if one != other]
+
+
+RELATIONS = {"one apart": one_apart, "multiplied": multiplied}
