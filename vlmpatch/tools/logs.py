@@ -169,6 +169,8 @@ class Messages:
 
     def _place(self, source: _Source, line: Line) -> None:
         text = line.text
+        if not source.lines:
+            source.steps = self.steps
         if _TRACEBACK in text or text.startswith(_CHAINED):
             self._finish(source)
             source.traced = _TRACEBACK in text
