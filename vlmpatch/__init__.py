@@ -22,9 +22,10 @@ from vlmpatch.engine import PatchError, start  # noqa: E402
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-__all__ = ["PatchError", "State", "Status", "__version__", "disabled", "require", "status", "undo"]
+__all__ = ["PatchError", "State", "Status", "__version__", "disabled", "redo", "require", "status", "undo"]
 
-_engine = start(_os.environ)
+if "_engine" not in globals():  # importlib.reload() runs this file again; what is patched stays patched
+    _engine = start(_os.environ)
 
 
 def status() -> dict[str, Status]:
@@ -65,8 +66,23 @@ def undo(*ids: str) -> list[str]:
     return _engine.undo(ids)
 
 
+def redo(*ids: str) -> None:
+    """Apply patches again that ``undo`` took back, all of them when none is named.
+
+    Args:
+        ids: patch ids; none means all. What VLMPATCH_DISABLE names stays off.
+
+    Raises:
+        PatchError: for an unknown id.
+    """
+    _engine.redo(ids)
+
+
 def disabled(*ids: str) -> AbstractContextManager[None]:
-    """Context manager: the named patches (all when none is named) are taken back inside the block.
+    """Context manager: the named patches (all when none is named) are off inside the block.
+
+    Blocks may lie in one another and run in several threads: a patch is on again when the last has ended,
+    unless ``undo`` was called meanwhile.
 
     Args:
         ids: patch ids; none means all.

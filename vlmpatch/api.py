@@ -8,7 +8,7 @@ from typing import Any
 
 from vlmpatch import report
 from vlmpatch.code import Code, Function, Unrecognised
-from vlmpatch.journal import Journal
+from vlmpatch.journal import AlreadyPatched, Foreign, Journal
 
 __all__ = ["Code", "Function", "Patch", "Unrecognised"]
 
@@ -23,12 +23,23 @@ class Patch:
     def __init__(self, patch_id: str, journal: Journal) -> None:
         self.id = patch_id
         self.active = True
+        self.settled = True  # not in apply(): what is changed now is changed in the midst of the host's code
         self._journal = journal
+
+    def changes(self) -> list[str]:
+        """What this patch has changed so far, in words."""
+        return self._journal.changes(self.id)
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Put ``wrapper(original, *args, **kwargs)`` around ``owner.name``; see ``Journal.wrap``."""
-        if self.active:
+        if not self.active:
+            return
+        try:
             self._journal.wrap(self.id, owner, name, wrapper)
+        except (AlreadyPatched, Foreign) as neighbour:
+            if not self.settled:
+                raise
+            report.debug(f"{self.id}: {neighbour}")
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name``, which may be new, to ``value``."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import sys
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from types import ModuleType
@@ -15,8 +13,10 @@ from typing import TYPE_CHECKING
 from vlmpatch import report, settings
 from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
 from vlmpatch.hooks import Hooks
-from vlmpatch.journal import AlreadyPatched, Journal
+from vlmpatch.journal import Journal
+from vlmpatch.locks import Lock
 from vlmpatch.remote_code import watch_remote_code
+from vlmpatch.switches import BY_ENVIRONMENT, UNDONE, Switches
 
 if TYPE_CHECKING:
     from vlmpatch.api import Patch
@@ -43,17 +43,19 @@ class Engine:
         self.problems: list[Problem] = [*catalog.problems, *asked.problems]
         self.journal = Journal()
         self.hooks = Hooks(self._hook_failed)
-        self._lock = threading.RLock()
+        self._lock = Lock()
         self._outcomes: dict[str, dict[str, Status]] = {id_: {} for id_ in catalog.entries}
-        self._off: dict[str, str] = {}
+        self._switches = Switches()
+        self._remote = f"remote-code-{id(self.hooks)}"  # two copies of vlmpatch each need to be told
         self._handles: dict[str, Patch] = {}
 
     def arm(self) -> None:
         """Watch every target of every patch that is not switched off."""
-        for id_ in self.asked.disable:
-            self._off[id_] = "VLMPATCH_DISABLE names it"
+        if self.asked.disable:
+            self._switches.switch_off(self.asked.disable, BY_ENVIRONMENT)
+            report.info(f"VLMPATCH_DISABLE switches off {', '.join(sorted(self.asked.disable))}")
         self.hooks.install()
-        watch_remote_code(self.hooks, self.journal)
+        watch_remote_code(self.hooks, self.journal, self._remote, self._watch_remote)
         for entry in self.catalog.entries.values():
             for target in entry.targets:
                 self.hooks.watch(target, functools.partial(self.on_target, entry))
@@ -61,48 +63,54 @@ class Engine:
             report.warn(f"vlmpatch: {problem}")
 
     def on_target(self, entry: Entry, module: ModuleType) -> None:
-        """``module``, a target of ``entry``, has just run its code: decide and apply."""
-        if entry.id in self._off:
-            return
-        # Not under the lock: a patch may import, and another thread may hold that module's import lock
-        # while it waits for us.
-        status = self._attempt(entry, module)
-        with self._lock:
-            if entry.id in self._off:
-                self._take_back([entry.id])
-                return
-            self._outcomes[entry.id][module.__name__] = status
+        """``module``, a target of ``entry``, has run its code: decide and apply, now or when it may be."""
+        while True:
+            with self._lock:
+                if self._switches.reason(entry.id):
+                    return
+                flips = self._switches.flips[entry.id]
+                handle = self._handle(entry.id)
+            # Not under the lock: a patch may import, and another thread may hold that module's import lock
+            # while it waits for us.
+            status = self._attempt(entry, module, handle)
+            with self._lock:
+                self._outcomes[entry.id][module.__name__] = status
+                if not self.journal.changes(entry.id):
+                    self._spread(entry.id, status)
+                if entry.id in self._switches.off:
+                    self._roll_back(entry.id)
+                elif self._switches.paused[entry.id]:
+                    self._take_off(entry.id)
+                if flips == self._switches.flips[entry.id]:
+                    break  # else it was off for a moment, and what was changed then was not
         self._tell(status)
 
-    def _attempt(self, entry: Entry, module: ModuleType) -> Status:
-        from vlmpatch import gate
-        from vlmpatch.code import Unrecognised, of_module
+    def _spread(self, id_: str, status: Status) -> None:
+        """What was rolled back for one target is rolled back for all of them."""
+        if status.state in (State.FAILED, State.CONFLICT):
+            outcomes = self._outcomes[id_]
+            for name in [name for name, other in outcomes.items() if other.state is State.APPLIED]:
+                outcomes[name] = status
+
+    def _attempt(self, entry: Entry, module: ModuleType, handle: Patch) -> Status:
+        from vlmpatch.attempt import attempt
 
         try:
-            verdict = gate.by_version(entry, self.catalog.modules)
-            if not verdict.needed:
-                return Status(entry.id, State.NOT_NEEDED, verdict.reason)
-            patch_file = load(entry)
-            looked = gate.by_code(patch_file, of_module(module))
-            if not looked.needed:
-                return Status(entry.id, State.NOT_NEEDED, looked.reason)
-            patch_file.apply(self._handle(entry.id), module)
-        except Unrecognised as difference:
-            return Status(entry.id, State.CONFLICT, f"{difference}; nothing was changed")
-        except AlreadyPatched as layer:
-            self._take_back([entry.id])
-            return Status(entry.id, State.CONFLICT, f"{layer}, from another copy of vlmpatch")
+            status = attempt(entry, module, handle, self.catalog.modules)
         except Exception as error:
-            return self._failed(entry, error)
-        changes = "; ".join(self.journal.changes(entry.id))
-        return Status(entry.id, State.APPLIED, f"{verdict.reason}: {changes}")
-
-    def _failed(self, entry: Entry, error: Exception) -> Status:
-        self._take_back([entry.id])
-        if self.asked.strict:
-            raise PatchError(f"patch {entry.id} failed: {error!r} (VLMPATCH_STRICT is set)") from error
-        reason = f"{type(error).__name__}: {error}; rolled back. VLMPATCH_STRICT=1 shows the traceback"
-        return Status(entry.id, State.FAILED, reason)
+            self._roll_back(entry.id)
+            if self.asked.strict:
+                raise PatchError(f"patch {entry.id} failed: {error!r} (VLMPATCH_STRICT is set)") from error
+            return _failure(entry, error)
+        except BaseException as interruption:  # the user's Ctrl-C, somebody's sys.exit(): theirs to have
+            with self._lock:
+                self._roll_back(entry.id)
+                self._outcomes[entry.id][module.__name__] = _failure(entry, interruption)
+                self._spread(entry.id, _failure(entry, interruption))
+            raise
+        if status.state is State.CONFLICT and not handle.settled:
+            self._roll_back(entry.id)
+        return status
 
     def _handle(self, id_: str) -> Patch:
         from vlmpatch.api import Patch
@@ -130,8 +138,8 @@ class Engine:
             return {id_: self._status(entry) for id_, entry in self.catalog.entries.items()}
 
     def _status(self, entry: Entry) -> Status:
-        if entry.id in self._off:
-            return Status(entry.id, State.OFF, self._off[entry.id])
+        if reason := self._switches.reason(entry.id):
+            return Status(entry.id, State.OFF, reason)
         outcomes = self._outcomes[entry.id]
         unseen = [self._outlook(entry, target) for target in entry.targets if target not in outcomes]
         return min([*outcomes.values(), *unseen], key=lambda status: WEIGHT.index(status.state))
@@ -143,8 +151,8 @@ class Engine:
             return Status(entry.id, State.NOT_NEEDED, f"modules of {target} have been seen")
         try:
             verdict = gate.by_version(entry, self.catalog.modules)
-        except ValueError as broken_range:
-            return Status(entry.id, State.FAILED, str(broken_range))
+        except Exception as error:  # a broken range, a broken installation of what reads it
+            return Status(entry.id, State.FAILED, str(error))
         if not verdict.needed:
             return Status(entry.id, State.NOT_NEEDED, verdict.reason)
         return Status(entry.id, State.ARMED, f"{verdict.reason}; waits for the import of {target}")
@@ -158,41 +166,67 @@ class Engine:
 
     def undo(self, ids: Iterable[str]) -> list[str]:
         """See ``vlmpatch.undo``."""
-        return self._switch_off(self._known(ids) or list(self.catalog.entries), "undone by vlmpatch.undo()")
+        chosen = self._known(ids) or list(self.catalog.entries)
+        with self._lock:
+            self._switches.switch_off(chosen, UNDONE)
+            remarks = self._roll_back(*chosen)
+            self._watch_remote()
+        return remarks
+
+    def redo(self, ids: Iterable[str]) -> None:
+        """See ``vlmpatch.redo``."""
+        chosen = self._known(ids) or list(self.catalog.entries)
+        with self._lock:
+            self._switches.redo(chosen)
+        self._come_back(chosen)
 
     @contextlib.contextmanager
     def disabled(self, ids: Iterable[str]) -> Iterator[None]:
         """See ``vlmpatch.disabled``."""
-        chosen = [id_ for id_ in self._known(ids) or self.catalog.entries if id_ not in self._off]
-        self._switch_off(chosen, "inside vlmpatch.disabled()")
+        chosen = self._known(ids) or list(self.catalog.entries)
+        with self._lock:
+            self._switches.pause(chosen)
+            for id_ in reversed(chosen):
+                self._take_off(id_)
+            self._watch_remote()
         try:
             yield
         finally:
-            self._switch_on(chosen)
+            with self._lock:
+                self._switches.unpause(chosen)
+            self._come_back(chosen)
 
-    def _switch_off(self, ids: list[str], reason: str) -> list[str]:
+    def _take_off(self, id_: str) -> None:
+        if handle := self._handles.get(id_):
+            handle.active = False
+        self.journal.suspend(id_)
+
+    def _come_back(self, ids: list[str]) -> None:
+        """What was changed is changed again, where nothing keeps it off any more."""
         with self._lock:
-            for id_ in ids:
-                self._off.setdefault(id_, reason)
-            return self._take_back(ids)
+            back = [id_ for id_ in ids if not self._switches.reason(id_)]
+            for id_ in back:
+                if handle := self._handles.get(id_):
+                    handle.active = True
+                self.journal.resume(id_)
+            self._watch_remote()
+        for id_ in back:
+            entry = self.catalog.entries[id_]
+            # Targets that ran meanwhile were passed by, and in the others there may be something new.
+            for module in [module for target in entry.targets for module in self.hooks.present(target)]:
+                self.on_target(entry, module)
 
-    def _take_back(self, ids: list[str]) -> list[str]:
+    def _watch_remote(self) -> None:
+        if all(map(self._switches.reason, self.catalog.entries)):
+            self.journal.suspend(self._remote)
+        else:
+            self.journal.resume(self._remote)
+
+    def _roll_back(self, *ids: str) -> list[str]:
         for id_ in ids:
             if handle := self._handles.pop(id_, None):
                 handle.active = False
         return self.journal.rollback(ids)
-
-    def _switch_on(self, ids: Iterable[str]) -> None:
-        for id_ in ids:
-            entry = self.catalog.entries[id_]
-            with self._lock:
-                self._off.pop(id_, None)
-                seen = {*self._outcomes[id_], *entry.targets}
-                self._outcomes[id_].clear()
-            for name in seen:
-                # Targets imported inside the block were passed by; those seen before come again.
-                if (module := sys.modules.get(name)) is not None:
-                    self.on_target(entry, module)
 
     def _known(self, ids: Iterable[str]) -> list[str]:
         chosen = list(ids)
@@ -201,6 +235,11 @@ class Engine:
                 hint = settings.suggestion(id_, self.catalog.entries)
                 raise PatchError(f"{id_!r} is no patch id. {hint}`python -m vlmpatch list` prints them")
         return chosen
+
+
+def _failure(entry: Entry, error: BaseException) -> Status:
+    reason = f"{type(error).__name__}: {error}; rolled back. VLMPATCH_STRICT=1 shows the traceback"
+    return Status(entry.id, State.FAILED, reason)
 
 
 def load(entry: Entry) -> ModuleType:

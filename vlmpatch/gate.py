@@ -76,12 +76,10 @@ def ranges(catalog: Catalog) -> list[Problem]:
 
 
 def _faults(specifier: str) -> list[Fault]:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-    from packaging.version import Version
-
+    SpecifierSet, Version = versions.pep440()
     try:
         bounds = list(SpecifierSet(specifier))
-    except InvalidSpecifier:
+    except ValueError:
         return [Fault(f"{specifier!r} is not a PEP 440 range", 'Write ">=1,<2.dev0"')]
     lower = [Version(bound.version) for bound in bounds if bound.operator in (">", ">=")]
     upper = [Version(bound.version) for bound in bounds if bound.operator in ("<", "<=")]

@@ -12,10 +12,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
+from fnmatch import fnmatchcase as _matches
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from vlmpatch.locks import Lock
 
 Callback = Callable[[ModuleType], None]
 
@@ -34,7 +36,7 @@ class Hooks:
         self._patterns: list[tuple[str, Callback]] = []
         # Callbacks that have not been called for the module as it is now; usually not yet imported.
         self._waiting: dict[str, list[Callback]] = {}
-        self._lock = threading.RLock()
+        self._lock = Lock()
         # Names this thread is asking the other finders about. Another Hooks among them (a second copy
         # of vlmpatch) asks everybody too, us included.
         self._asking = threading.local()
@@ -64,28 +66,34 @@ class Hooks:
         with self._lock:
             if "*" in target:
                 self._patterns.append((target, callback))
-                present = [name for name in list(sys.modules) if fnmatchcase(name, target)]
             else:
                 self._callbacks.setdefault(target, []).append(callback)
                 self._waiting.setdefault(target, []).append(callback)
-                present = []
-        for name in present:
-            self._call(name, [callback])
+        if "*" in target:
+            for module in self.present(target):
+                self._call(module.__name__, [callback])
         self.sweep()
+
+    def present(self, target: str) -> list[ModuleType]:
+        """The modules ``target`` names that have run their code."""
+        names = (
+            [target] if "*" not in target else [each for each in list(sys.modules) if _matches(each, target)]
+        )
+        return [module for name in names if (module := sys.modules.get(name)) is not None and _ready(module)]
 
     def executed(self, name: str) -> None:
         """Module ``name`` has just run its code (again): call everyone who watches it."""
         with self._lock:
             self._waiting.pop(name, None)
             callbacks = list(self._callbacks.get(name, ()))
-            callbacks += [callback for pattern, callback in self._patterns if fnmatchcase(name, pattern)]
+            callbacks += [callback for pattern, callback in self._patterns if _matches(name, pattern)]
         self._call(name, callbacks)
 
     def sweep(self) -> None:
         """Notice watched modules that are fully imported without having passed through us."""
         for name in tuple(self._waiting):
             module = sys.modules.get(name)
-            if module is not None and not _initializing(module):
+            if module is not None and _ready(module):
                 with self._lock:
                     callbacks = self._waiting.pop(name, [])
                 self._call(name, callbacks)
@@ -108,7 +116,7 @@ class Hooks:
         return spec
 
     def _wanted(self, name: str) -> bool:
-        return name in self._callbacks or any(fnmatchcase(name, pattern) for pattern, _ in self._patterns)
+        return name in self._callbacks or any(_matches(name, pattern) for pattern, _ in self._patterns)
 
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
@@ -125,11 +133,15 @@ class Hooks:
         module = sys.modules.get(name)
         if module is None:
             return
-        for callback in callbacks:
+        for index, callback in enumerate(callbacks):
             try:
                 callback(module)
             except Exception as error:
                 self._on_error(name, error)
+            except BaseException:  # Ctrl-C: this one is over, the others are owed their call
+                if name in self._callbacks:
+                    self._waiting.setdefault(name, []).extend(callbacks[index + 1 :])
+                raise
 
 
 class _NotifyingLoader:
@@ -152,9 +164,27 @@ class _NotifyingLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        self._hooks.executed(module.__name__)
+        if _lazy(module):
+            # importlib.util.LazyLoader: nothing has run yet. Whoever touches the module runs the loader
+            # that its spec names then.
+            spec = _quietly(module, "__spec__")
+            spec.loader = _NotifyingLoader(spec.loader, self._hooks)
+        else:
+            self._hooks.executed(module.__name__)
 
 
-def _initializing(module: ModuleType) -> bool:
+def _ready(module: ModuleType) -> bool:
+    """Whether the code of ``module`` has run; asked without touching it, for there are lazy ones."""
     # A module being imported is in sys.modules already; the import system marks its spec.
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    return not _lazy(module) and not _quietly(_quietly(module, "__spec__"), "_initializing")
+
+
+def _lazy(module: ModuleType) -> bool:
+    return type(module) is getattr(sys.modules.get("importlib.util"), "_LazyModule", None)
+
+
+def _quietly(thing: Any, name: str) -> Any:
+    try:
+        return object.__getattribute__(thing, name)
+    except Exception:  # a property of a lazy object's class can fail in any way
+        return None

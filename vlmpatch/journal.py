@@ -2,34 +2,44 @@
 
 The journal is the only thing that writes to foreign objects, and the only thing that undoes. A change
 on which somebody else has built since is not torn out from under them: ours is switched off in place
-and the remark says so.
+and the remark says so. Every change can be taken off for a while and put on again.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import threading
-import weakref
 from collections.abc import Callable, Collection, Iterator, MutableMapping
-from types import ClassMethodDescriptorType, FunctionType, ModuleType
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any
 
-ABSENT: Any = type("ABSENT", (), {"__repr__": lambda self: "absent"})()
-MARK = "__vlmpatch__"
+from vlmpatch.deeds import Deed, Hook, Hooked, Layer, Put
+from vlmpatch.layers import Foreign, Layers, Wrapper, carried, layers_of
+from vlmpatch.locks import Lock
+from vlmpatch.places import ABSENT, Attribute, Default, Item, Place, chain, default_of, innermost, path
+from vlmpatch.stacks import Stacks, Value
+
+__all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "default_of"]
 
 
 class AlreadyPatched(Exception):
     """The target carries this patch already, from another copy of vlmpatch in this process."""
 
 
-class Change(NamedTuple):
-    """One write: ``undo`` returns a remark when the old value could not be put back."""
+class Change:
+    """A deed, whose it is, and what it is in words."""
 
-    patch: str
-    what: str
-    undo: Callable[[], str | None]
+    def __init__(self, patch: str, what: str, deed: Deed) -> None:
+        self.patch, self.what, self.deed = patch, what, deed
+        self.on = True
+
+    def take_off(self) -> str | None:
+        """Take it back; returns a remark where somebody else has built on it."""
+        if not self.on:
+            return None
+        self.on = False
+        if self.deed.off():
+            return None
+        state = "switched off in place" if isinstance(self.deed, Layer) else "left"
+        return f"{self.what}: {state}, somebody changed it since"
 
 
 class Journal:
@@ -37,71 +47,85 @@ class Journal:
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
-        # Each layer's switch: one that was undone under somebody else's layer can be switched on again.
-        self._layers: WeakKeyDictionary[Callable[..., Any], list[bool]] = WeakKeyDictionary()
-        self._lock = threading.RLock()
+        self._stacks = Stacks()
+        self._lock = Lock()
+        self._kept = 64  # changes there were when those of dead objects were last forgotten
 
     def changes(self, patch: str) -> list[str]:
         """What ``patch`` has changed so far, in words."""
-        return [change.what for change in self._changes if change.patch == patch]
+        return [change.what for change in self._changes if change.patch == patch and change.on]
 
-    def wrap(self, patch: str, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    def wrap(self, patch: str, owner: Any, name: str, wrapper: Wrapper) -> None:
         """Put ``wrapper(original, *args, **kwargs)`` around the function ``owner.name``.
 
         The layer is a plain function with the original's name and signature, so that it pickles by
-        name, binds as a method and passes identity checks on ``__func__``.
+        name, binds as a method and passes identity checks on ``__func__``. To wrap the same function in
+        the same wrapper once more changes nothing.
 
         Raises:
             AttributeError: ``owner`` has no such attribute.
-            TypeError: it is no function.
-            AlreadyPatched: it carries a layer of this patch already.
+            Foreign: it is no function, or one that does not bind as a method.
+            AlreadyPatched: it carries a layer of this patch from another copy of vlmpatch.
         """
-        original, kind = _original(owner, name)
-        what = f"wrapped {_path(owner, name)}"
-        if carries(original, patch):
-            self._switch_on(patch, original, what)
-            return
-        layer, switch = _layer(patch, original, wrapper)
-        self._layers[layer] = switch
-        self._set(patch, owner, name, kind(layer) if kind else layer, what, switch)
+        key = (patch, getattr(wrapper, "__code__", wrapper))
+        what = f"wrapped {path(owner, name)}"
+        place = Attribute(owner, name)
+        with self._lock:
+            held = place.held()
+            if carried(held, patch, self):
+                raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
+            layers = self._lying(place, key)
+            if layers is None and self._copied(patch, place, held, key):
+                return
+            if layers is not None and layers.acts(key):
+                return
+            layer = Layer(self._stacks, layers or Layers(self, owner, name), key, wrapper)
+            layer.on()
+            self._record(Change(patch, what, layer))
+
+    def _lying(self, place: Place, key: Any) -> Layers | None:
+        """Our layers on ``place``: there, or under somebody else's when ``key`` is among them."""
+        held = place.held()
+        for candidate in chain(held):
+            layers = layers_of(candidate, self)
+            if layers is not None and layers.value.place.same(place):
+                return layers if layers.value.value is held or layers.link(key) else None
+        return None
+
+    def _copied(self, patch: str, place: Place, held: Any, key: Any) -> bool:
+        """Whether a class statement copied a function that has this layer: it acts there as well."""
+        layers = layers_of(getattr(held, "__func__", held), self)
+        if layers is None or not layers.acts(key):
+            return False
+        value = Value(place, held, patch)
+        self._stacks.adopt(value, layers.found.raw)
+        what = f"found {path(place.owner(), place.name)} wrapped"
+        self._record(Change(patch, what, Put(self._stacks, value)))
+        return True
 
     def replace(self, patch: str, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name`` to ``value``; the attribute may be new.
 
         An ``owner`` that lives only as long as a run (a trainer, its arguments) is not kept alive.
         """
-        self._set(patch, owner, name, value, f"set {_path(owner, name)}", None)
+        self._put(patch, Value(Attribute(owner, name), value, patch), f"set {path(owner, name)}")
 
     @contextlib.contextmanager
     def swapped(self, patch: str, owner: Any, name: str, value: Any) -> Iterator[None]:
         """``owner.name`` is ``value`` inside the block, and afterwards what it was before."""
-        change = self._set(patch, owner, name, value, f"swapped {_path(owner, name)}", None)
+        what = f"swapped {path(owner, name)}"
+        change = self._put(patch, Value(Attribute(owner, name), value, None), what)
         try:
             yield
         finally:
-            if self._forget(change):
-                change.undo()
+            with self._lock:
+                if change in self._changes:
+                    self._changes.remove(change)
+                    change.take_off()
 
     def set_item(self, patch: str, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
         """``mapping[key] = value``: an environment variable, an entry of a registry."""
-        before = mapping.get(key, ABSENT)
-        mapping[key] = value
-        what = f"set item {key!r}"
-        reference = _reference(mapping)
-
-        def undo() -> str | None:
-            holder = reference()
-            if holder is None:
-                return None
-            if holder.get(key, ABSENT) != value:
-                return f"{what}: left, somebody changed it since"
-            if before is ABSENT:
-                del holder[key]
-            else:
-                holder[key] = before
-            return None
-
-        self._record(Change(patch, what, undo))
+        self._put(patch, Value(Item(mapping, key), value, patch), f"set item {key!r}")
 
     def set_default(self, patch: str, function: Callable[..., Any], name: str, value: Any) -> None:
         """Change the default of parameter ``name`` in the innermost function under ``function``.
@@ -117,189 +141,73 @@ class Journal:
         before = default_of(inner, name)
         if before is ABSENT:
             raise ValueError(f"{inner.__qualname__} has no parameter {name!r} with a default")
-        _set_default(inner, name, value)
         what = f"default {name}={value!r} of {inner.__module__}.{inner.__qualname__} (was {before!r})"
-
-        def undo() -> str | None:
-            if default_of(inner, name) is not value:
-                return f"{what}: left, somebody changed it since"
-            _set_default(inner, name, before)
-            return None
-
-        self._record(Change(patch, what, undo))
+        self._put(patch, Value(Default(inner, name), value, patch), what)
 
     def hook(
         self, patch: str, register: Callable[..., Any], function: Callable[..., Any], **kwargs: Any
     ) -> None:
-        """``register(function, **kwargs)``, whose handle has a ``remove()``: torch's module hooks."""
-        handle = register(function, **kwargs)
-        self._record(Change(patch, f"hook {function.__qualname__}", handle.remove))
+        """``register(function, **kwargs)``, whose handle has a ``remove()``: torch's module hooks.
+
+        A model that is pickled goes without the hook. To register the same one again changes nothing.
+        """
+        hooked = Hooked(register, Hook(function), kwargs)
+        with self._lock:
+            present = [change.deed for change in self._changes if change.patch == patch and change.on]
+            if not any(isinstance(deed, Hooked) and deed.same(hooked) for deed in present):
+                hooked.on()
+                self._record(Change(patch, f"hook {function.__qualname__}", hooked))
 
     def rollback(self, patches: Collection[str]) -> list[str]:
         """Undo all changes of ``patches``, newest first across them; returns the remarks."""
         with self._lock:
             mine = [change for change in self._changes if change.patch in patches]
             self._changes = [change for change in self._changes if change.patch not in patches]
-            remarks = [change.undo() for change in reversed(mine)]
+            remarks = [change.take_off() for change in reversed(mine)]
         return [remark for remark in remarks if remark]
 
-    def _set(
-        self, patch: str, owner: Any, name: str, value: Any, what: str, switch: list[bool] | None
-    ) -> Change:
-        before = _held(owner, name)
-        setattr(owner, name, value)
-        reference = _reference(owner)
+    def suspend(self, patch: str) -> None:
+        """Take the changes of ``patch`` off until ``resume``."""
+        with self._lock:
+            for change in reversed(self._changes):
+                if change.patch == patch:
+                    change.take_off()
 
-        def undo() -> str | None:
-            if switch is not None:
-                switch[0] = False
-            holder = reference()
-            if holder is None:
-                return None
-            if _held(holder, name) is not value:
-                state = "switched off in place" if switch is not None else "left"
-                return f"{what}: {state}, somebody patched on top of it"
-            if before is ABSENT:
-                delattr(holder, name)
-            else:
-                setattr(holder, name, before)
-            return None
+    def resume(self, patch: str) -> None:
+        """Put the changes of ``patch`` on again, where their objects are as we left them."""
+        with self._lock:
+            for change in [change for change in self._changes if change.patch == patch and not change.on]:
+                change.on = change.deed.alive and change.deed.on()
+                if not change.on:
+                    self._changes.remove(change)
 
-        change = Change(patch, what, undo)
-        self._record(change)
-        return change
+    def _put(self, patch: str, value: Value, what: str) -> Change:
+        with self._lock:
+            present = self._present(patch, value)
+            if present is None:
+                change = Change(patch, what, Put(self._stacks, value))
+                change.deed.on()
+                self._record(change)
+                return change
+            change, former = present
+            if former.value is not value.value:
+                self._stacks.change(former, value.value)
+                change.what = what
+            return change
 
-    def _switch_on(self, patch: str, function: Any, what: str) -> None:
-        for candidate in _chain(function):
-            switch = self._layers.get(candidate)
-            if switch is not None and not switch[0]:
-                switch[0] = True
-                self._record(Change(patch, what, functools.partial(switch.__setitem__, 0, False)))
-                return
-        raise AlreadyPatched(f"{what}: it carries the patch {patch} already")
+    def _present(self, patch: str, value: Value) -> tuple[Change, Value] | None:
+        """What ``patch`` itself has put at the place of ``value`` before."""
+        for change in reversed(self._changes if value.tag else []):
+            former = change.deed.value if isinstance(change.deed, Put) else None
+            mine = former is not None and former.tag == patch and former.place.same(value.place)
+            if mine and change.on and former is not None:
+                there = former.place.holds(former.value) or self._stacks.covered(former)
+                return (change, former) if there else None
+        return None
 
     def _record(self, change: Change) -> None:
-        with self._lock:
-            self._changes.append(change)
-
-    def _forget(self, change: Change) -> bool:
-        """Strike ``change`` from the record; False when a rollback has done so meanwhile."""
-        with self._lock:
-            kept = [other for other in self._changes if other is not change]
-            found = len(kept) < len(self._changes)
-            self._changes = kept
-            return found
-
-
-def _layer(
-    patch: str, original: Callable[..., Any], wrapper: Callable[..., Any]
-) -> tuple[Callable[..., Any], list[bool]]:
-    switch = [True]
-
-    @functools.wraps(original)
-    def layer(*args: Any, **kwargs: Any) -> Any:
-        if switch[0]:
-            return wrapper(original, *args, **kwargs)
-        return original(*args, **kwargs)
-
-    setattr(layer, MARK, patch)
-    return layer, switch
-
-
-def carries(function: Any, patch: str) -> bool:
-    """Whether ``function`` or one it wraps was put there by ``patch``."""
-    return any(getattr(candidate, MARK, None) == patch for candidate in _chain(function))
-
-
-def _chain(function: Any) -> Iterator[Any]:
-    """``function`` and what it wraps, outermost first; a cycle ends the walk."""
-    seen: set[int] = set()
-    while function is not None and id(function) not in seen:
-        seen.add(id(function))
-        yield function
-        function = getattr(function, "__wrapped__", None)
-
-
-def innermost(function: Any) -> FunctionType:
-    """The function under all decorators that say what they wrap (``__wrapped__``)."""
-    *_, function = _chain(function)
-    function = getattr(function, "__func__", function)
-    if not isinstance(function, FunctionType):
-        raise TypeError(f"{function!r} is not a Python function")
-    return function
-
-
-def default_of(function: FunctionType, name: str) -> Any:
-    """The default of parameter ``name``, or ``ABSENT``."""
-    keyword_only = function.__kwdefaults__ or {}
-    if name in keyword_only:
-        return keyword_only[name]
-    index = _positional_default(function, name)
-    return ABSENT if index is None else (function.__defaults__ or ())[index]
-
-
-def _set_default(function: FunctionType, name: str, value: Any) -> None:
-    # Assigned anew, never changed in place: CPython notices an assignment and drops what it cached.
-    keyword_only = function.__kwdefaults__ or {}
-    if name in keyword_only:
-        function.__kwdefaults__ = {**keyword_only, name: value}
-        return
-    index = _positional_default(function, name)
-    assert index is not None
-    defaults = list(function.__defaults__ or ())
-    defaults[index] = value
-    function.__defaults__ = tuple(defaults)
-
-
-def _positional_default(function: FunctionType, name: str) -> int | None:
-    names = function.__code__.co_varnames[: function.__code__.co_argcount]
-    defaults = function.__defaults__ or ()
-    with_default = names[len(names) - len(defaults) :]
-    return with_default.index(name) if name in with_default else None
-
-
-def _original(owner: Any, name: str) -> tuple[Callable[..., Any], type | None]:
-    """The function behind ``owner.name`` and the descriptor type it is stored in, if any.
-
-    What a class inherits is reached through ``super()`` at each call, as a method written into the
-    class would do it: its parents, and other bases of its subclasses, stay in the chain.
-    """
-    holder = next((cls for cls in getattr(owner, "__mro__", ()) if name in vars(cls)), owner)
-    raw = vars(holder)[name] if name in vars(holder) else getattr(owner, name)
-    kind = next((kind for kind in (staticmethod, classmethod) if isinstance(raw, kind)), None)
-    if isinstance(raw, ClassMethodDescriptorType):
-        kind = classmethod
-    original = getattr(raw, "__func__", raw)
-    if not callable(original):
-        raise TypeError(f"{_path(owner, name)} is {type(original).__name__}, not a function")
-    if holder is owner or kind is staticmethod:
-        return original, kind
-
-    @functools.wraps(original)
-    def inherited(bound: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(super(owner, bound), name)(*args, **kwargs)
-
-    return inherited, kind
-
-
-def _held(owner: Any, name: str) -> Any:
-    """What ``owner`` itself holds as ``name``, in its namespace or behind a property, or ``ABSENT``."""
-    if isinstance(getattr(type(owner), name, None), property):
-        return getattr(owner, name)
-    return getattr(owner, "__dict__", {}).get(name, ABSENT)
-
-
-def _reference(owner: Any) -> Callable[[], Any]:
-    """``owner``, held only where it lives as long as the process: a run's objects must be free to go."""
-    if not isinstance(owner, (ModuleType, type)):
-        with contextlib.suppress(TypeError):  # takes no weak reference
-            return weakref.ref(owner)
-    return lambda: owner
-
-
-def _path(owner: Any, name: str) -> str:
-    if not isinstance(owner, (ModuleType, type, FunctionType)):
-        owner = type(owner)  # the repr of a run's object can be pages long
-    module = getattr(owner, "__module__", None)
-    own = getattr(owner, "__qualname__", None) or getattr(owner, "__name__", repr(owner))
-    return f"{module}.{own}.{name}" if module else f"{own}.{name}"
+        self._changes.append(change)
+        if len(self._changes) > 2 * self._kept:
+            self._changes = [change for change in self._changes if change.deed.alive]
+            self._stacks.prune()
+            self._kept = max(64, len(self._changes))

@@ -10,6 +10,7 @@ through the ordinary hooks.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,11 +19,17 @@ from vlmpatch.hooks import Hooks
 from vlmpatch.journal import Journal
 
 DOOR = "transformers.dynamic_module_utils"
-OWNER = "remote-code-hook"
 
 
-def watch_remote_code(hooks: Hooks, journal: Journal) -> None:
-    """Have ``hooks`` told of every execution of a remote entry module."""
+def watch_remote_code(hooks: Hooks, journal: Journal, owner: str, then: Callable[[], None]) -> None:
+    """Have ``hooks`` told of every execution of a remote entry module.
+
+    Args:
+        hooks: who is told.
+        journal: records the change.
+        owner: the name under which it does.
+        then: called once it is made; whether anybody wants it now is the caller's to know.
+    """
     latest: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
     def after_load(original: Any, *args: Any, **kwargs: Any) -> Any:
@@ -37,7 +44,7 @@ def watch_remote_code(hooks: Hooks, journal: Journal) -> None:
 
     def on_door(module: ModuleType) -> None:
         if hasattr(module, "get_class_in_module"):
-            # Two copies of vlmpatch in a process each need to be told.
-            journal.wrap(f"{OWNER}-{id(hooks)}", module, "get_class_in_module", after_load)
+            journal.wrap(owner, module, "get_class_in_module", after_load)
+            then()
 
     hooks.watch(DOOR, on_door)

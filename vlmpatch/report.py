@@ -54,10 +54,11 @@ def warn_once(patch_id: str, key: str, text: str) -> None:
 
 def warn(text: str) -> None:
     """A warning, printed by the first rank of each machine only: the others would repeat it."""
-    if os.environ.get("LOCAL_RANK", "0") in ("0", "-1"):
-        _logger().warning(text)
-    else:
+    rank = os.environ.get("LOCAL_RANK", "")
+    if rank.isdecimal() and int(rank) > 0:
         debug(text)
+    else:
+        _logger().warning(text)
 
 
 def _logger() -> logging.Logger:

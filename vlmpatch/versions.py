@@ -6,9 +6,13 @@ imported before the first gate is asked.
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
-from typing import NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_PEP440 = ("specifiers", "version")
 
 
 class Found(NamedTuple):
@@ -51,10 +55,39 @@ def satisfies(version: str, specifier: str) -> bool:
     Raises:
         ValueError: one of the two is not PEP 440.
     """
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
+    specifiers, parsed = pep440()
+    return bool(specifiers(specifier).contains(parsed(version), prereleases=True))
 
-    return SpecifierSet(specifier).contains(Version(version), prereleases=True)
+
+def pep440() -> tuple[Any, Any]:
+    """``SpecifierSet`` and ``Version`` of packaging, beside a folder of that name that is not it as well.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        specifiers, version = (importlib.import_module(f"packaging.{name}") for name in _PEP440)
+    except ImportError:
+        package = _under_another_name("packaging", "specifiers.py")
+        specifiers, version = (importlib.import_module(f"{package}.{name}") for name in _PEP440)
+    return specifiers.SpecifierSet, version.Version
+
+
+def _under_another_name(package: str, having: str) -> str:
+    """Import the ``package`` on ``sys.path`` that has a file ``having``, as a package of ours."""
+    import os
+    from importlib.machinery import PathFinder
+
+    alias = f"vlmpatch._{package}"
+    for folder in sys.path if alias not in sys.modules else ():
+        spec = PathFinder.find_spec(package, [folder])
+        places = list(spec.submodule_search_locations or ()) if spec is not None else []
+        if spec is not None and any(os.path.isfile(os.path.join(place, having)) for place in places):
+            module = ModuleType(alias)
+            module.__path__ = places
+            sys.modules[alias] = module
+            break
+    return alias
 
 
 def _recorded(distribution: str) -> list[str]:
@@ -68,11 +101,10 @@ def _recorded(distribution: str) -> list[str]:
 
 
 def _same_release(one: str, other: str) -> bool:
-    from packaging.version import InvalidVersion, Version
-
+    _, version = pep440()
     try:
-        return Version(one).public == Version(other).public
-    except InvalidVersion:
+        return bool(version(one).public == version(other).public)
+    except ValueError:  # not PEP 440
         return one == other
 
 

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
+import itertools
 import pickle
 import sys
 import weakref
 from collections import UserDict
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
+import wrapt
 
-from vlmpatch.journal import ABSENT, AlreadyPatched, Journal, default_of
+from vlmpatch.journal import ABSENT, AlreadyPatched, Foreign, Journal, default_of
 
 
 def greet(who: str, *, loud: bool = False) -> str:
@@ -272,28 +276,222 @@ def test_two_patches_on_one_target_undo_in_any_order() -> None:
         HERE.greet = before
 
 
-def test_a_second_layer_of_the_same_patch_is_refused(journal: Journal) -> None:
+def test_a_layer_from_another_copy_is_refused_and_ones_own_is_enough(journal: Journal) -> None:
     journal.wrap("p", HERE, "greet", shout)
     with pytest.raises(AlreadyPatched):
         Journal().wrap("p", HERE, "greet", shout)
-    with pytest.raises(AlreadyPatched):
-        journal.wrap("p", HERE, "greet", shout)
+    layer = HERE.greet
+    journal.wrap("p", HERE, "greet", shout)
+    assert HERE.greet is layer
+    assert journal.changes("p") == [f"wrapped {__name__}.greet"]
 
 
-def test_hooks_are_removed(journal: Journal) -> None:
-    registered: list[Any] = []
+class Hookable:
+    def __init__(self) -> None:
+        self.hooks: dict[int, Any] = {}
 
-    class Handle:
-        def __init__(self, function: Any) -> None:
-            registered.append(function)
+    def register(self, hook: Any) -> Any:
+        number = len(self.hooks)
+        self.hooks[number] = hook
+        removed = self.hooks
+        return SimpleNamespace(remove=lambda: removed.pop(number, None))
 
-        def remove(self) -> None:
-            registered.clear()
 
-    journal.hook("p", Handle, shout)
-    assert registered == [shout]
+def loud(text: str) -> str:
+    return text.upper()
+
+
+def test_hooks_are_registered_once_and_removed(journal: Journal) -> None:
+    module = Hookable()
+    journal.hook("p", module.register, loud)
+    journal.hook("p", module.register, loud)
+    (hook,) = module.hooks.values()
+    assert hook("a") == "A"
     journal.rollback(["p"])
-    assert registered == []
+    assert module.hooks == {}
+    assert hook("a") is None, "a copy of the module must not keep a hook that acts"
+
+
+def test_a_hook_comes_back_and_keeps_nobody_alive(journal: Journal) -> None:
+    module = Hookable()
+    journal.hook("p", module.register, loud)
+    journal.suspend("p")
+    assert module.hooks == {}
+    journal.resume("p")
+    assert [hook("a") for hook in module.hooks.values()] == ["A"]
+    alive = weakref.ref(module)
+    del module
+    assert alive() is None
+    journal.suspend("p")
+    journal.resume("p")
+
+
+def test_a_pickled_hook_needs_nothing_and_does_nothing(journal: Journal) -> None:
+    module = Hookable()
+    journal.hook("p", module.register, loud)
+    (hook,) = module.hooks.values()
+    assert copy.deepcopy(hook) is hook
+    data = pickle.dumps(hook)
+    assert b"vlmpatch" not in data
+    assert pickle.loads(data)("module", (), {}) is None
+
+
+def suffix(mark: str) -> Any:
+    return lambda original, *args, **kwargs: original(*args, **kwargs) + mark
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations("pqr")))
+def test_layers_and_values_come_off_in_any_order(order: tuple[str, ...]) -> None:
+    journal = Journal()
+    target = ModuleType("target")
+    before = target.f = lambda: "f"  # type: ignore[attr-defined]
+    value = target.v = object()  # type: ignore[attr-defined]
+
+    def function(*, x: object = None) -> object:
+        return x
+
+    found = function.__kwdefaults__
+    for patch in "pqr":
+        journal.wrap(patch, target, "f", suffix(patch))
+        journal.replace(patch, target, "v", patch)
+        journal.set_default(patch, function, "x", patch)
+    assert (target.f(), target.v, function()) == ("fpqr", "r", "r")
+    left = ["p", "q", "r"]
+    for patch in order:
+        assert journal.rollback([patch]) == []
+        left.remove(patch)
+        expected = ("f" + "".join(left), left[-1] if left else value, left[-1] if left else None)
+        assert (target.f(), target.v, function()) == expected
+    assert target.f is before
+    assert function.__kwdefaults__ is found
+
+
+@pytest.mark.parametrize("patch", ["p", "q", "r"])
+def test_what_is_off_for_a_while_comes_back_where_it_was(patch: str) -> None:
+    journal = Journal()
+    target = ModuleType("target")
+    target.f = lambda: "f"  # type: ignore[attr-defined]
+
+    def function(*, x: object = None) -> object:
+        return x
+
+    for each in "pqr":
+        journal.wrap(each, target, "f", suffix(each))
+        journal.set_default(each, function, "x", each)
+    for _ in range(2):
+        journal.suspend(patch)
+        assert target.f() == "fpqr".replace(patch, "")
+        assert function() == ("q" if patch == "r" else "r")
+        journal.resume(patch)
+        assert (target.f(), function()) == ("fpqr", "r")
+    journal.rollback("pqr")
+    assert (target.f(), function()) == ("f", None)
+
+
+def test_a_value_below_a_layer_goes_first(journal: Journal) -> None:
+    target = ModuleType("target")
+    before = target.f = lambda: "f"  # type: ignore[attr-defined]
+    journal.replace("p", target, "f", lambda: "g")
+    journal.wrap("q", target, "f", suffix("q"))
+    assert target.f() == "gq"
+    assert journal.rollback(["p"]) == []
+    assert target.f() == "fq"
+    assert journal.rollback(["q"]) == []
+    assert target.f is before
+
+
+def test_a_class_that_copies_a_patched_function_is_patched_and_unpatched(journal: Journal) -> None:
+    class First:
+        def method(self) -> str:
+            return "m"
+
+    journal.wrap("p", First, "method", suffix("p"))
+
+    class Second:
+        method: Any = First.method
+
+    again = type("Again", First.__bases__, {"method": First.__dict__["method"]})
+    cls: Any
+    for cls in (Second, again):
+        journal.wrap("p", cls, "method", suffix("p"))
+        assert cls().method() == "m" + "p"
+    journal.rollback(["p"])
+    assert Second.method is First.method is again.method  # type: ignore[attr-defined]
+    assert Second().method() == "m"
+
+
+def plus_mark(original: Any, *args: Any) -> Any:
+    return ("p", *original(*args))
+
+
+def test_a_neighbours_descriptor_keeps_its_binding(journal: Journal) -> None:
+    seen: list[Any] = []
+
+    def noting(wrapped: Any, instance: Any, args: Any, kwargs: Any) -> Any:
+        seen.append(instance)
+        return wrapped(*args, **kwargs)
+
+    neighbour: Any = wrapt.decorator(noting)
+
+    class Target:
+        method: Any = neighbour(lambda self, x: (type(self).__name__, x))
+        static: Any = neighbour(staticmethod(lambda x: ("static", x)))
+        kind: Any = neighbour(classmethod(lambda cls, x: (cls.__name__, x)))
+
+    class Below(Target):
+        pass
+
+    raw = dict(vars(Target))
+    for name in ("method", "static", "kind"):
+        journal.wrap("p", Target, name, plus_mark)
+    target = Below()
+    assert target.method(1) == ("p", "Below", 1)
+    assert (Below.static(1), target.static(1)) == (("p", "static", 1),) * 2
+    assert (Below.kind(1), target.kind(1)) == (("p", "Below", 1),) * 2
+    assert seen == [target, None, None, Below, Below]
+    journal.rollback(["p"])
+    assert dict(vars(Target)) == raw
+
+
+@pytest.mark.parametrize("odd", [functools.partial(int), len, mock.MagicMock(), int])
+def test_what_does_not_bind_is_declined(journal: Journal, odd: Any) -> None:
+    target: Any = type("Target", (), {"method": odd})
+    with pytest.raises(Foreign):
+        journal.wrap("p", target, "method", plus_ten)
+    assert journal.changes("p") == []
+
+
+def test_a_mock_on_top_and_gone_again(journal: Journal) -> None:
+    before = greet
+    journal.wrap("p", HERE, "greet", shout)
+    with mock.patch.object(HERE, "greet", return_value="mocked"):
+        assert len(journal.rollback(["p"])) == 1
+    assert HERE.greet("you") == "hello you"
+    journal.wrap("p", HERE, "greet", shout)
+    assert HERE.greet("you") == "HELLO YOU"
+    assert journal.rollback(["p"]) == []
+    assert HERE.greet is before
+
+
+def test_an_inherited_layer_under_another_in_the_parent(journal: Journal) -> None:
+    class Parent:
+        def method(self) -> str:
+            return "m"
+
+    class Kid(Parent):
+        pass
+
+    journal.wrap("p", Kid, "method", suffix("p"))
+    journal.wrap("p", Parent, "method", suffix("q"))
+    assert Kid().method() == "mqp"
+    journal.rollback(["p"])
+    assert "method" not in vars(Kid)
+
+
+def test_what_is_gone_is_forgotten(journal: Journal) -> None:
+    for _ in range(1000):
+        journal.replace("p", Run(), "model", 2)
+    assert len(journal.changes("p")) < 200
 
 
 def test_what_cannot_be_wrapped(journal: Journal) -> None:

@@ -18,11 +18,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     if asked.verb == "run":
-        if not asked.command:
+        command = asked.command[1:] if asked.command[:1] == ["--"] else asked.command
+        if not command:
             parser.error("run what? python -m vlmpatch run torchrun …")
         from vlmpatch.tools.run import run
 
-        return run(asked.command)
+        return run(command)
     from vlmpatch.catalog import default_path, read
 
     catalog = read(default_path())

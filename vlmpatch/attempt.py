@@ -1,0 +1,40 @@
+"""One patch and one target: is the bug there, and is it undone?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+
+from vlmpatch import gate
+from vlmpatch.api import Patch
+from vlmpatch.catalog import Entry, State, Status
+from vlmpatch.code import Unrecognised, of_module
+from vlmpatch.engine import load
+from vlmpatch.journal import AlreadyPatched, Foreign
+
+
+def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str, str]) -> Status:
+    """Ask the gate, and apply ``entry`` to ``module``; what a patch file raises goes through.
+
+    Args:
+        entry: the patch.
+        module: its target, which has run.
+        patch: what its file may change things with; ``settled`` is False while it does.
+        modules: import names of distributions, as in ``Catalog.modules``.
+    """
+    verdict = gate.by_version(entry, modules)
+    if not verdict.needed:
+        return Status(entry.id, State.NOT_NEEDED, verdict.reason)
+    patch_file = load(entry)
+    try:
+        looked = gate.by_code(patch_file, of_module(module))
+        if not looked.needed:
+            return Status(entry.id, State.NOT_NEEDED, looked.reason)
+        patch.settled = False
+        patch_file.apply(patch, module)
+        patch.settled = True
+    except Unrecognised as difference:
+        return Status(entry.id, State.CONFLICT, f"{difference}; nothing was changed")
+    except (AlreadyPatched, Foreign) as neighbour:
+        return Status(entry.id, State.CONFLICT, f"{neighbour}; nothing was changed")
+    return Status(entry.id, State.APPLIED, f"{verdict.reason}: {'; '.join(patch.changes())}")

@@ -1,0 +1,43 @@
+"""Which patches are off, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+BY_ENVIRONMENT = "VLMPATCH_DISABLE names it"
+UNDONE = "undone by vlmpatch.undo()"
+PAUSED = "inside vlmpatch.disabled()"
+
+
+class Switches:
+    """What the environment, ``undo`` and ``disabled`` have said; whoever calls holds the engine's lock."""
+
+    def __init__(self) -> None:
+        self.off: dict[str, str] = {}  # until redo()
+        self.paused: Counter[str] = Counter()  # how many disabled() blocks each patch is in
+        self.flips: Counter[str] = Counter()  # how often each was switched off
+
+    def reason(self, id_: str) -> str | None:
+        """Why ``id_`` is off, or None."""
+        return self.off.get(id_) or (PAUSED if self.paused[id_] else None)
+
+    def switch_off(self, ids: Collection[str], reason: str) -> None:
+        """Off until ``redo``; whoever was off before keeps his reason."""
+        self.off = {**dict.fromkeys(ids, reason), **self.off}
+        self.flips.update(ids)
+
+    def redo(self, ids: Collection[str]) -> None:
+        """Take back ``undo`` for ``ids``; what the environment said stands."""
+        for id_ in ids:
+            if self.off.get(id_) == UNDONE:
+                del self.off[id_]
+
+    def pause(self, ids: Collection[str]) -> None:
+        """One more block begins."""
+        self.paused.update(ids)
+        self.flips.update(ids)
+
+    def unpause(self, ids: Collection[str]) -> None:
+        """A block ends."""
+        self.paused.subtract(ids)
