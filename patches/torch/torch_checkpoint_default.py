@@ -10,8 +10,9 @@ code, timm's ``checkpoint_seq``, older MiniCPM-V), and everybody who passes
 ``use_reentrant=True``. Reentrant checkpointing runs a nested backward for each checkpointed segment,
 so a parameter used in two segments has its gradient hooks fired twice.
 
-Since torch 2.1 (``use_reentrant: Optional[bool] = None``); still so in 2.13. torch announced that a
-missing argument would become an error in 2.9, which did not happen.
+Since torch 2.1 (``use_reentrant: Optional[bool] = None``); still so in 2.15. torch announced that a
+missing argument would become an error in 2.9, which did not happen. From 2.15 on ``checkpoint`` is also a
+decorator and hands what it was given, the open default too, to ``_checkpoint_impl``, which takes True.
 
 The change: the parameter's default becomes False, in the function object itself. References taken
 with ``from torch.utils.checkpoint import checkpoint`` see it, and a call costs nothing more.
@@ -25,9 +26,11 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Function, Patch, Unrecognised
 
 _FUNCTIONS = ("checkpoint", "checkpoint_sequential")
+_HELPER = "_checkpoint_impl"  # what takes True for ``checkpoint``, from torch 2.15 on
+_TAKES_TRUE = "use_reentrant = True"
 
 
 def look(code: Code) -> str | None:
@@ -39,9 +42,17 @@ def look(code: Code) -> str | None:
         default = function.defaults["use_reentrant"]
         if default == "False":
             return f"{code.module}.{name} is non-reentrant by default"
-        if default != "None" or "use_reentrant = True" not in function:
+        if default != "None" or not _takes_true(code, function):
             raise Unrecognised(f"{code.module}.{name} treats a missing use_reentrant in a way unknown to us")
     return None
+
+
+def _takes_true(code: Code, function: Function) -> bool:
+    """Whether ``function`` takes True for None, itself or in the helper it hands the argument to."""
+    if _TAKES_TRUE in function:
+        return True
+    helper = code.function(_HELPER) if f"{_HELPER}(" in function else None
+    return helper is not None and _TAKES_TRUE in helper and "use_reentrant=use_reentrant" in function
 
 
 def apply(patch: Patch, module: ModuleType) -> None:

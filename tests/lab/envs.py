@@ -128,8 +128,15 @@ def _add_shims(stack: Stack) -> None:
     """Copy the CPU shims in, with a ``.pth`` line each, so that they run before any user code."""
     site = next((stack.folder / "lib").glob("python*")) / "site-packages"
     for shim in SHIMS.glob("*.py"):
+        if shim.stem.endswith("_torchvision") and _imports(stack, "torchvision"):
+            continue  # a compiled half that fits this torch declares its operators itself
         shutil.copy(shim, site / shim.name)
         (site / f"{shim.stem}.pth").write_text(f"import {shim.stem}\n")
+
+
+def _imports(stack: Stack, module: str) -> bool:
+    tried = subprocess.run([stack.python, "-c", f"import {module}"], capture_output=True, check=False)
+    return tried.returncode == 0
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def _same_losses(result: Result, measure: Result) -> None:
 
 RIGHT = Outcome("right")
 READY_TWICE = Outcome("F3: marked ready twice", error="Expected to mark a variable ready only once")
-REDUCED_TWICE = Outcome("F1: reduced twice", error=r"The parameter \d+ has already been reduced")
+REDUCED_TWICE = Outcome("F1: reduced twice", error=r"The parameter \S+ has already been reduced")
 NEVER_READY = Outcome(
     "F5 under DDP, second step", error="Expected to have finished reduction in the prior iteration"
 )
