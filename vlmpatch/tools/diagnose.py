@@ -11,14 +11,14 @@ from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from vlmpatch.tools.failures import Failure, Failures, Symptom
-from vlmpatch.tools.logs import Message, Reader
+from vlmpatch.tools.logs import ENDS, Message, Reader, occurring
 from vlmpatch.tools.symptoms import Pattern, squeeze
 
 KEPT = 64  # of each kind of finding; the first ones are what counts
 ALIKE = 3  # messages that differ in numbers only are looked at this often
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
-_OWN_TRACES = (b"vlmpatch [", b"vlmpatch INFO", b"vlmpatch DEBUG", b"/vlmpatch/", b"-m vlmpatch run")
+_OWN_TRACES = ("vlmpatch [", "vlmpatch INFO", "vlmpatch DEBUG", "/vlmpatch/", "-m vlmpatch run")
 _DIGITS = str.maketrans("", "", "0123456789")
 _NAMES = "pytorch|torch|transformers|deepspeed|peft|accelerate|trl|ms-swift|axolotl|llamafactory|vlmpatch"
 _VERSION = re.compile(
@@ -59,6 +59,7 @@ class _Findings:
         self.ranks: dict[str, set[str]] = {}
         self.versions: dict[str, str] = {}
         self.shapes: dict[int, int] = {}
+        self.active = False
 
     def take(self, message: Message) -> None:
         squeezed = squeeze(message.text)
@@ -75,8 +76,11 @@ class _Findings:
                 if self.counts.setdefault(number, 0) < KEPT:
                     self.counts[number] += 1
                     self.hits.append(Hit(failure, symptom, message))
-        if message.error and len(self.errors) < KEPT:
+        if message.error:
             self.errors.append(message)
+            if len(self.errors) > KEPT:
+                del self.errors[KEPT // 2]
+        self.active = self.active or any(trace in message.text for trace in _OWN_TRACES)
         self._versions(message.text)
 
     def _versions(self, text: str) -> None:
@@ -96,22 +100,33 @@ def diagnose(
         progress: told now and then how many bytes have been read.
     """
     findings = _Findings(failures)
-    facts = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
-    reader = Reader(findings.take, _words(findings.symptoms), [*map(str.encode, sorted(facts)), *_OWN_TRACES])
-    reader.read(stream, progress)
-    seen = {fact.decode() for fact, there in reader.facts.items() if there}
-    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
+    asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
+    if stream.seekable():
+        reader = Reader(findings.take)
+        reader.read(stream, progress)
+        if not findings.errors and not findings.hits and reader.size > 2 * ENDS:
+            stream.seek(0)
+            Reader(findings.take, _words(findings.symptoms)).read(stream, progress)
+        asked = {fact for hit in findings.hits for fact in (*hit.symptom.seen, *hit.symptom.unseen)}
+        seen = occurring(stream, [fact.encode() for fact in asked]) if asked else set()
+    else:
+        reader = Reader(findings.take, _words(findings.symptoms), [fact.encode() for fact in asked])
+        reader.read(stream, progress)
+        seen = {fact for fact, there in reader.facts.items() if there}
+    return _conclude(findings, {fact.decode() for fact in seen}, reader.steps)
 
+
+def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
     def caught(message: Message) -> bool:
-        return reader.steps - message.steps >= GONE_ON
+        return steps - message.steps >= GONE_ON
 
+    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
     hits = [hit for hit in hits if not (hit.failure.foreign and caught(hit.message))]
     known = {id(hit.message) for hit in hits if hit.symptom.kind != "hint"}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown)
-    active = any(reader.facts[trace] for trace in _OWN_TRACES)
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
-    return Diagnosis(hit, first, ranks, findings.versions, active)
+    return Diagnosis(hit, first, ranks, findings.versions, findings.active)
 
 
 def _borne_out(symptom: Symptom, seen: set[str]) -> bool:

@@ -20,7 +20,9 @@ LINES = 400  # what is kept of one message: its first and its last lines
 SOURCES = 4096  # ranks that are told apart
 LOOSE = 24  # lines without a traceback that are looked at together
 BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS have been
-GENEROUS = 24 << 20
+GENEROUS = 32 << 20
+OFTEN = 24  # lines that differ in digits only are looked at this often
+SHAPES = 50_000
 
 # One of these is near whatever ends a run, and far from what training prints step by step.
 WORDS = (
@@ -34,6 +36,7 @@ WORDS = (
     b"vlmpatch",
 )
 _PROGRESS = b"'loss'"
+_DIGITS = b"0123456789"
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|.)")
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ,]+\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
@@ -225,92 +228,124 @@ class Reader:
         self.words = tuple(dict.fromkeys((*WORDS, *words)))
         self.facts: dict[bytes, bool] = dict.fromkeys(facts, False)
         self.size = 0
-        self.steps = 0  # steps whose loss was reported
-        self._newlines = self._lines_before = self._steps_before = 0  # before: ahead of the bytes at hand
+        self.steps = 0  # losses reported since shortly before the first word
         self._messages = Messages(tell)
+        self._counting = False
         self._close_looks = 0
+        self._alike: dict[int, int] = {}
+        # The bytes at hand begin at `_base`, new ones at `_seam`; so many lines and losses lie before.
+        self._data, self._base, self._seam = b"", 0, 0
+        self._lines = self._losses = 0
 
     def read(self, stream: BinaryIO, progress: Callable[[int], None] | None = None) -> None:
         """Read ``stream`` to its end; ``progress`` is told how many bytes have been read."""
-        before, fed, wanted = b"", 0, ENDS  # `before` ends where the next piece begins
+        fed, wanted = 0, ENDS
         while piece := stream.read(PIECE):
-            data, base = before + piece, self.size - len(before)
-            self.size += len(piece)
-            self._steps_before = self.steps - before.count(_PROGRESS)
-            self._lines_before = self._newlines - before.count(b"\n")
-            self._note(piece, before)
-            fed, wanted = self._feed(data, base, fed, wanted)
-            self.steps += piece.count(_PROGRESS)
-            self._newlines += piece.count(b"\n")
-            before = data[-ENDS:]
+            self._advance(piece)
+            self._note(piece)
+            fed, wanted = self._feed(fed, wanted)
             if progress:
                 progress(self.size)
-        base = self.size - len(before)
-        self._steps_before = self.steps - before.count(_PROGRESS)
-        self._lines_before = self._newlines - before.count(b"\n")
-        if fed < base:
+        last = max(fed, self.size - ENDS)
+        if last > fed:
             self._messages.close()
-        self._look(before, base, max(fed, base), self.size)
+        self._look(max(last, self._base), self.size)
         self._messages.close()
 
-    def _note(self, piece: bytes, before: bytes) -> None:
-        seam = before[-64:] + piece[:64]
+    def _advance(self, piece: bytes) -> None:
+        passed = self._data[:-ENDS]
+        self._lines += passed.count(b"\n")
+        if self._counting:
+            self._losses += passed.count(_PROGRESS)
+            self.steps += piece.count(_PROGRESS)
+        self._seam = self.size
+        self._data = self._data[-ENDS:] + piece
+        self.size += len(piece)
+        self._base = self.size - len(self._data)
+
+    def _note(self, piece: bytes) -> None:
+        seam = self._data[max(0, self._seam - self._base - 64) :][:128]
         for fact, seen in self.facts.items():
             if not seen and (fact in piece or fact in seam):
                 self.facts[fact] = True
 
-    def _feed(self, data: bytes, base: int, fed: int, wanted: int) -> tuple[int, int]:
-        """Look closely at what of ``data`` deserves it.
+    def _feed(self, fed: int, wanted: int) -> tuple[int, int]:
+        """Look closely at what deserves it.
 
         Args:
-            data: bytes of the log, which begin at ``base``.
-            base: see ``data``.
             fed: everything before was looked at, or passed over.
             wanted: everything from ``fed`` to there is to be looked at.
         """
-        end = base + len(data)
-        room = BUSY if self._close_looks > GENEROUS else len(data)
-        for first, last in self._near(data, max(fed, base) - base):
-            start = max(fed, base + first)
+        room = BUSY if self._close_looks > GENEROUS else PIECE
+        for at in self._hits(max(fed, self._seam - AROUND, 0)):
+            if not self._counting:
+                self._counting, self.steps = True, self._data.count(_PROGRESS)
+            start = max(fed, self._base, at - AROUND)
             if start > wanted:
-                fed = self._look(data, base, fed, min(wanted, end))
+                fed = self._look(fed, wanted)
                 self._messages.close()
-                fed = start
-            wanted = max(wanted, base + last)
-            room -= last - first
+                fed = max(fed, start)
+            room -= max(0, at + AROUND - max(wanted, start))
+            wanted = max(wanted, at + AROUND)
             if room < 0:
                 break
-        return self._look(data, base, fed, min(wanted, end)), wanted
+        return self._look(fed, min(wanted, self.size)), wanted
 
-    def _near(self, data: bytes, start: int) -> Iterator[tuple[int, int]]:
-        """The stretches around the words in ``data``, in order."""
-        ahead = {word: data.find(word, start) for word in self.words}
-        ahead = {word: at for word, at in ahead.items() if at >= 0}
-        while ahead:
+    def _hits(self, start: int) -> Iterator[int]:
+        """Where words stand, in order: not each of a stretch, nor those of lines that come all the time."""
+        ahead = {word: self._hit(word, start - self._base) for word in self.words}
+        while ahead := {word: at for word, at in ahead.items() if at >= 0}:
             at = min(ahead.values())
-            yield max(0, at - AROUND), at + AROUND
-            for word, place in list(ahead.items()):
+            yield self._base + at
+            for word, place in ahead.items():
                 if place < at + AROUND // 2:
-                    following = data.find(word, at + AROUND // 2)
-                    if following < 0:
-                        del ahead[word]
-                    else:
-                        ahead[word] = following
+                    ahead[word] = self._hit(word, at + AROUND // 2)
 
-    def _look(self, data: bytes, base: int, start: int, end: int) -> int:
+    def _hit(self, word: bytes, start: int) -> int:
+        data = self._data
+        at = data.find(word, start)
+        while at >= 0:
+            begin, end = data.rfind(b"\n", max(0, at - LINE), at) + 1, data.find(b"\n", at, at + LINE)
+            shape = hash(
+                data[max(begin, at - 80) : at + 120 if end < 0 else min(end, at + 120)].translate(
+                    None, _DIGITS
+                )
+            )
+            seen = self._alike.get(shape, 0)
+            if seen < OFTEN:
+                if len(self._alike) < SHAPES:
+                    self._alike[shape] = seen + 1
+                return at
+            at = data.find(word, at + len(word) if end < 0 else end)
+        return -1
+
+    def _look(self, start: int, end: int) -> int:
         """Feed the lines between ``start`` and ``end``; returns where it stopped: after a whole line."""
         if start >= end:
             return start
-        part = data[start - base : end - base]
+        here = start - self._base
+        part = self._data[here : end - self._base]
         if end < self.size:
             cut = max(part.rfind(b"\n"), part.rfind(b"\r")) + 1
             part = part[:cut] if cut else part
         self._close_looks += len(part)
-        self._messages.steps = self._steps_before + data.count(_PROGRESS, 0, start - base)
-        first = 1 + self._lines_before + data.count(b"\n", 0, start - base)
+        self._messages.steps = self._losses + self._data.count(_PROGRESS, 0, here)
+        first = 1 + self._lines + self._data.count(b"\n", 0, here)
         for number, line in enumerate(part.split(b"\n"), first):
             for raw in line.split(b"\r"):
                 if raw.strip():
                     self._messages.steps += _PROGRESS in raw
                     self._messages.add(clean(raw, number))
         return start + len(part)
+
+
+def occurring(stream: BinaryIO, facts: Sequence[bytes]) -> set[bytes]:
+    """Which of ``facts`` occur in ``stream``, read from its beginning."""
+    stream.seek(0)
+    left, found, before = set(facts), set[bytes](), b""
+    while left and (piece := stream.read(PIECE)):
+        data = before + piece
+        found |= {fact for fact in left if fact in data}
+        left -= found
+        before = piece[-64:]
+    return found
