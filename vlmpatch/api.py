@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from vlmpatch import report
-from vlmpatch.code import Code, Function, Unrecognised
+from vlmpatch.code import Code, Function, Unrecognised, of_file
 from vlmpatch.journal import AlreadyPatched, Foreign, Journal
 
-__all__ = ["Code", "Function", "Patch", "Unrecognised"]
+__all__ = ["Code", "Function", "Patch", "Unrecognised", "of_file"]
 
 
 class Patch:

@@ -8,7 +8,7 @@ from types import ModuleType
 from vlmpatch import gate
 from vlmpatch.api import Patch
 from vlmpatch.catalog import Entry, State, Status
-from vlmpatch.code import Unrecognised, of_module
+from vlmpatch.code import NoSource, Unrecognised, of_module
 from vlmpatch.engine import load
 from vlmpatch.journal import AlreadyPatched, Foreign
 
@@ -33,6 +33,8 @@ def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str
         patch.settled = False
         patch_file.apply(patch, module)
         patch.settled = True
+    except NoSource as absent:
+        return gate.unseen(entry, module.__name__, modules, absent)
     except Unrecognised as difference:
         return Status(entry.id, State.CONFLICT, f"{difference}; nothing was changed")
     except (AlreadyPatched, Foreign) as neighbour:

@@ -22,6 +22,10 @@ class Unrecognised(Exception):
     """The target does not have a shape the patch knows; its text says what is different."""
 
 
+class NoSource(Unrecognised):
+    """There is nothing to look at: no file, no Python text in it."""
+
+
 class Function(NamedTuple):
     """A function as its source has it. ``in`` asks for a piece of its text."""
 
@@ -50,13 +54,21 @@ class Code:
         self.source = source
 
     @functools.cached_property
-    def _tree(self) -> ast.Module:
-        return ast.parse(self.source)
+    def tree(self) -> ast.Module:
+        """The syntax tree, made when it is first asked for and shared by all who look.
+
+        Raises:
+            NoSource: the text is no Python.
+        """
+        try:
+            return ast.parse(self.source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise NoSource(f"{self.path} cannot be read as Python source: {error}") from error
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """Names bound at the module's top level: functions, classes, assignments, imports."""
-        return frozenset(name for node in self._tree.body for name in _bound(node))
+        return frozenset(name for node in self.tree.body for name in _bound(node))
 
     def function(self, qualname: str) -> Function | None:
         """The function ``qualname`` (``f`` or ``Class.method``), or None; the last definition wins."""
@@ -73,7 +85,7 @@ class Code:
         return frozenset(name for child in node.body for name in _bound(child))
 
     def _find(self, qualname: str) -> ast.AST | None:
-        node: ast.AST | None = self._tree
+        node: ast.AST | None = self.tree
         for part in qualname.split("."):
             body = getattr(node, "body", [])
             node = next((child for child in reversed(body) if getattr(child, "name", None) == part), None)
@@ -89,32 +101,30 @@ def of_module(module: ModuleType) -> Code:
     """The source of an imported module.
 
     Raises:
-        Unrecognised: it has none on disk.
+        NoSource: it has none on disk.
     """
     path = getattr(module, "__file__", None)
-    if not path:
-        raise Unrecognised(f"{module.__name__} has no source file")
+    if not isinstance(path, str) or not path:
+        raise NoSource(f"{module.__name__} has no source file")
     return of_file(module.__name__, path)
 
 
 def of_file(name: str, path: str) -> Code:
-    """The source at ``path``.
+    """The source at ``path``, read once and parsed only when a look needs the tree.
 
     Raises:
-        Unrecognised: it cannot be read or parsed.
+        NoSource: it cannot be read.
     """
     try:
         return _read(name, path, os.stat(path).st_mtime_ns)
     except (OSError, SyntaxError, UnicodeDecodeError, ValueError) as error:
-        raise Unrecognised(f"{path} cannot be read as Python source: {error}") from error
+        raise NoSource(f"{path} cannot be read as Python source: {error}") from error
 
 
-@functools.lru_cache(maxsize=1)  # several patches look at one target in turn; parsing it takes 0.1 s
+@functools.lru_cache(maxsize=2)  # several patches look at one target, and a file beside it, in turn
 def _read(name: str, path: str, changed: int) -> Code:
     with tokenize.open(path) as handle:
-        code = Code(name, path, handle.read())
-    code.names  # noqa: B018  (parses now, where an error can be said)
-    return code
+        return Code(name, path, handle.read())
 
 
 def locate(name: str) -> str | None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vlmpatch import code, versions
-from vlmpatch.catalog import Catalog, Entry, Problem
+from vlmpatch.catalog import Catalog, Entry, Problem, State, Status
 
 
 class Verdict(NamedTuple):
@@ -56,6 +56,18 @@ def by_code(patch: Any, source: code.Code) -> Verdict:
     if reason is None:
         return Verdict(True, f"{source.module} shows the bug")
     return Verdict(False, str(reason))
+
+
+def unseen(entry: Entry, target: str, modules: Mapping[str, str], absent: code.NoSource) -> Status:
+    """The status of a target without a source to look at.
+
+    Where it belongs to a distribution the gate asked about, that is a conflict. ``trainer`` or ``dataset``
+    belong to nobody: whoever delivers a module of that name as byte code is not meant.
+    """
+    asked = {modules.get(name, name).replace("-", "_") for name in entry.requires}
+    if target.partition(".")[0] in asked:
+        return Status(entry.id, State.CONFLICT, f"{absent}; nothing was changed")
+    return Status(entry.id, State.NOT_NEEDED, f"{absent}, so nothing says that it is the one meant")
 
 
 class Fault(NamedTuple):

@@ -131,8 +131,8 @@ class Hooks:
     def _call(self, name: str, callbacks: list[Callback]) -> None:
         # Read again: a lazy package replaces its own entry while it is being imported.
         module = sys.modules.get(name)
-        if module is None:
-            return
+        if not isinstance(module, ModuleType):
+            return  # what somebody put there by hand for his own ends is no module to mend
         for index, callback in enumerate(callbacks):
             try:
                 callback(module)

@@ -8,15 +8,14 @@ import typing
 from typing import Any
 
 
-def lost_typing_names(source: str, star_imported: str, provided: set[str]) -> dict[str, Any]:
-    """The ``typing`` names ``source`` uses, does not bind, and star-imports from a module without them.
+def lost_typing_names(tree: ast.Module, star_imported: str, provided: set[str]) -> dict[str, Any]:
+    """The ``typing`` names a module uses, does not bind, and star-imports from a module without them.
 
     Args:
-        source: the module that does ``from <star_imported> import *``.
+        tree: of the module that does ``from <star_imported> import *``.
         star_imported: full name of the module it imports from.
         provided: what that module offers today.
     """
-    tree = ast.parse(source)
     stars = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _is_star(node)]
     if not any(node.module == star_imported for node in stars):
         return {}

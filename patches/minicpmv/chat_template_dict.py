@@ -17,17 +17,26 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Function, Patch
+
+from ._minicpmv import begins, mentions
 
 _FUNCTIONS = ("conversation_to_ids_qwen2", "conversation_to_ids_llama3")
+_PARAMETERS = ("conversation", "tokenizer")
+_NOT_THE_DATASET = "this module is not the dataset of MiniCPM-V's fine-tune script"
+# What the script has, so that a function that wants the dictionary is not taken for one that does not.
+_SCRIPT = ("class SupervisedDataset", "def conversation_to_ids(", "apply_chat_template", "np.array(")
 
 
 def look(code: Code) -> str | None:
     """The script's dataset must take the template's result for ids."""
+    if not mentions(code, *_SCRIPT):
+        return _NOT_THE_DATASET
     functions = [found for name in _FUNCTIONS if (found := code.function(name)) is not None]
-    if not functions:
-        return "this module is not the dataset of MiniCPM-V's fine-tune script"
-    if not any("apply_chat_template" in found and "return_dict" not in found for found in functions):
+    taking = [found for found in functions if found.parameters == _PARAMETERS and _takes_ids(found)]
+    if not taking:
+        return _NOT_THE_DATASET
+    if not any("return_dict" not in found for found in taking):
         return "the dataset says what apply_chat_template is to return"
     return None
 
@@ -35,26 +44,35 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Hand the functions a tokenizer that answers as it used to."""
 
-    def with_ids(original: Any, conversation: Any, tokenizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_ids(original: Any, *args: Any, **kwargs: Any) -> Any:
         patch.warn(
             "dict", "apply_chat_template(..., tokenize=True) in dataset.py should say return_dict=False."
         )
-        return original(conversation, _IdsOnly(tokenizer), *args, **kwargs)
+        if "tokenizer" in kwargs:
+            kwargs["tokenizer"] = _ids_only(kwargs["tokenizer"])
+        elif len(args) > 1:
+            args = (args[0], _ids_only(args[1]), *args[2:])
+        return original(*args, **kwargs)
 
     for name in _FUNCTIONS:
-        if hasattr(module, name):
+        if begins(getattr(module, name, None), _PARAMETERS):
             patch.wrap(module, name, with_ids)
 
 
-class _IdsOnly:
-    """A tokenizer whose chat template returns a dictionary only when asked for one."""
+def _takes_ids(function: Function) -> bool:
+    wants_dictionary = '"input_ids"' in function or "'input_ids'" in function or ".input_ids" in function
+    return "tokenize=True" in function and "np.array(" in function and not wants_dictionary
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
 
-    def apply_chat_template(self, *args: Any, **kwargs: Any) -> Any:
-        """As before transformers 5."""
-        return self._tokenizer.apply_chat_template(*args, **{"return_dict": False, **kwargs})
+def _ids_only(tokenizer: Any) -> Any:
+    """``tokenizer``, whose chat template returns a dictionary only when asked for one."""
+    import wrapt
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tokenizer, name)
+    proxy: Any = wrapt.ObjectProxy
+
+    class IdsOnly(proxy):  # type: ignore[misc]
+        def apply_chat_template(self, *args: Any, **kwargs: Any) -> Any:
+            """As before transformers 5."""
+            return self.__wrapped__.apply_chat_template(*args, **{"return_dict": False, **kwargs})
+
+    return IdsOnly(tokenizer)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, of_file
 
 from ._star_imports import lost_typing_names
 
@@ -40,10 +40,11 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Look at the folder of each remote module before it runs."""
 
-    def with_names(original: Any, class_name: str, module_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_names(original: Any, *args: Any, **kwargs: Any) -> Any:
+        module_path = args[1] if len(args) > 1 else kwargs.get("module_path", "")
         folder = os.path.dirname(os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path)))
         with _given_back(patch, os.path.join(folder, "resampler.py")):
-            return original(class_name, module_path, *args, **kwargs)
+            return original(*args, **kwargs)
 
     patch.wrap(module, _DOOR, with_names)
 
@@ -62,7 +63,8 @@ def _given_back(patch: Patch, resampler: str) -> Iterator[None]:
 
 
 def _lost_names(resampler: str, provided: set[str]) -> dict[str, Any]:
-    if not os.path.isfile(resampler):
+    try:
+        code = of_file("resampler", resampler)
+        return lost_typing_names(code.tree, _SOURCE, provided) if _SOURCE in code.source else {}
+    except Unrecognised:  # no such file, or none that can be read: not the one meant
         return {}
-    with open(resampler, encoding="utf-8") as handle:
-        return lost_typing_names(handle.read(), _SOURCE, provided)

@@ -27,7 +27,7 @@ def look(code: Code) -> str | None:
     """The script's own ``training_step`` must go backward without dividing the loss."""
     if not is_script_trainer(code):
         return NOT_THE_SCRIPT
-    steps = [method for _, method in methods(code.source, "training_step")]
+    steps = [method for _, method in methods(code, "training_step")]
     if not steps:
         return "training_step is not overridden"
     if any(_divides(step) for step in steps):

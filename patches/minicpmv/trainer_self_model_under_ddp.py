@@ -37,13 +37,14 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Lead calls of ``self.model`` through DDP."""
     from torch.nn.parallel import DistributedDataParallel
 
-    def through_ddp(original: Any, self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    def through_ddp(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = args[0] if args else kwargs.get("model")
         if not isinstance(model, DistributedDataParallel) or self.model is model:
-            return original(self, model, inputs, *args, **kwargs)
-        stand_in = _ThroughDdp(self.model, model)
+            return original(self, *args, **kwargs)
+        stand_in = _through(self.model, model)
         with patch.swapped(self, "model", stand_in):
-            result = original(self, model, inputs, *args, **kwargs)
-        if not stand_in.called:
+            result = original(self, *args, **kwargs)
+        if not stand_in._self_called:
             raise RuntimeError(f"{type(self).__name__}.{_STOPPED} (vlmpatch: {patch.id})")
         patch.warn("reduced", f"{type(self).__name__}.compute_loss should call `model`, not `self.model`.")
         return result
@@ -52,22 +53,22 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(cls, "compute_loss", through_ddp)
 
 
-class _ThroughDdp:
-    """``self.model`` to look at, the wrapped model to call."""
+def _through(own: Any, wrapped: Any) -> Any:
+    """``own`` to look at, ``wrapped`` to call."""
+    import wrapt
 
-    def __init__(self, own: Any, wrapped: Any) -> None:
-        self._own = own
-        self._wrapped = wrapped
-        self.called = False
+    proxy: Any = wrapt.ObjectProxy
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.called = True
-        return self._wrapped(*args, **kwargs)
+    class ThroughDdp(proxy):  # type: ignore[misc]
+        _self_called = False
 
-    @property
-    def base_model(self) -> _ThroughDdp:
-        """What the script calls when LoRA is on; calling the whole comes to the same."""
-        return self
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            self._self_called = True
+            return wrapped(*args, **kwargs)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
+        @property
+        def base_model(self) -> Any:
+            """What the script calls when LoRA is on; calling the whole comes to the same."""
+            return self
+
+    return ThroughDdp(own)

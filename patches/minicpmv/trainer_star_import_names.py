@@ -13,10 +13,11 @@ Upstream: https://github.com/OpenBMB/MiniCPM-V/blob/main/finetune/trainer.py
 
 from __future__ import annotations
 
+import contextlib
 import os
 from types import ModuleType
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, Unrecognised, of_file
 
 from ._minicpmv import is_script_trainer, script_folders
 from ._star_imports import lost_typing_names
@@ -36,7 +37,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Give ``transformers.trainer`` back the names the script's trainer counts on."""
     for script in _scripts():
-        lost = lost_typing_names(script.source, module.__name__, set(vars(module)))
+        lost = lost_typing_names(script.tree, module.__name__, set(vars(module)))
         for name, value in lost.items():
             patch.replace(module, name, value)
         if lost:
@@ -49,8 +50,8 @@ def _scripts() -> list[Code]:
     for folder in script_folders():
         path = os.path.join(folder, "trainer.py")
         if os.path.isfile(path):
-            with open(path, encoding="utf-8") as handle:
-                code = Code("trainer", path, handle.read())
-            if "from transformers.trainer import *" in code.source and is_script_trainer(code):
-                found.append(code)
+            with contextlib.suppress(Unrecognised):  # what cannot be read is not the script
+                code = of_file("trainer", path)
+                if "from transformers.trainer import *" in code.source and is_script_trainer(code):
+                    found.append(code)
     return found

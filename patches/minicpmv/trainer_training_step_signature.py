@@ -12,6 +12,7 @@ Upstream: https://github.com/OpenBMB/MiniCPM-V/issues/698
 
 from __future__ import annotations
 
+import ast
 import inspect
 from types import ModuleType
 from typing import Any
@@ -20,13 +21,15 @@ from vlmpatch.api import Code, Patch
 
 from ._minicpmv import NOT_THE_SCRIPT, is_script_trainer, methods, trainer_classes
 
+_OLD = ("self", "model", "inputs")
+
 
 def look(code: Code) -> str | None:
     """The script's own ``training_step`` must take the model and the inputs only."""
     if not is_script_trainer(code):
         return NOT_THE_SCRIPT
-    steps = [method for _, method in methods(code.source, "training_step")]
-    if not any(_is_old(method.args.args, method.args.vararg, method.args.kwarg) for method in steps):
+    steps = [method for _, method in methods(code, "training_step")]
+    if not any(_is_old(method.args) for method in steps):
         return "training_step takes num_items_in_batch, or is not overridden"
     return None
 
@@ -34,17 +37,17 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Drop what the script's ``training_step`` does not take."""
 
-    def without_count(
-        original: Any, self: Any, model: Any, inputs: Any, num_items_in_batch: Any = None
-    ) -> Any:
-        return original(self, model, inputs)
+    def without_count(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs.pop("num_items_in_batch", None)
+        return original(self, *args[:2], **kwargs)
 
     for cls in trainer_classes(module):
         step = vars(cls).get("training_step")
-        if step is not None and len(inspect.signature(step).parameters) == 3:
+        if callable(step) and tuple(inspect.signature(step).parameters) == _OLD:
             patch.wrap(cls, "training_step", without_count)
             patch.warn("old", f"{cls.__name__}.training_step should take num_items_in_batch=None.")
 
 
-def _is_old(names: list[Any], vararg: Any, kwarg: Any) -> bool:
-    return len(names) == 3 and vararg is None and kwarg is None
+def _is_old(args: ast.arguments) -> bool:
+    names = tuple(argument.arg for argument in args.args)
+    return names == _OLD and not (args.vararg or args.kwarg or args.kwonlyargs)

@@ -92,6 +92,9 @@ def test_unreadable_source(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("def f(:\n")
     with pytest.raises(code.Unrecognised, match=r"broken\.py"):
+        code.of_file("broken", str(broken)).names  # noqa: B018
+    broken.write_bytes(b"name = 'K\xf6ln'\n")
+    with pytest.raises(code.NoSource, match=r"broken\.py"):
         code.of_file("broken", str(broken))
     with pytest.raises(code.Unrecognised, match="no source file"):
         code.of_module(sys)

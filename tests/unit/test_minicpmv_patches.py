@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import os
@@ -37,6 +38,8 @@ class CPMTrainer(Trainer):
         self.model.save_pretrained(output_dir, safe_serialization=self.args.save_safetensors)
 """
 FIRST_TRAINER = """
+from transformers import Trainer
+
 class CPMTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False):
         embedding, _ = self.model.get_vllm_embedding(inputs)
@@ -81,6 +84,10 @@ class MiniCPMO(MiniCPMOPreTrainedModel):
         super().__init__(config)
 """
 DATASET = """
+class SupervisedDataset(Dataset): ...
+
+def conversation_to_ids(conversation, tokenizer, llm_type=None): ...
+
 def conversation_to_ids_qwen2(conversation, tokenizer):
     return np.array(tokenizer.apply_chat_template(conversation, tokenize=True))
 """
@@ -170,7 +177,11 @@ def test_the_dataset_gets_ids_and_nobody_else() -> None:
             return {"input_ids": [1]} if return_dict else [1]
 
     module = ModuleType("dataset")
-    module.conversation_to_ids_qwen2 = lambda chat, tokenizer: tokenizer.apply_chat_template(chat)  # type: ignore[attr-defined]
+
+    def conversation_to_ids_qwen2(conversation: Any, tokenizer: Any) -> Any:
+        return tokenizer.apply_chat_template(conversation)
+
+    module.conversation_to_ids_qwen2 = conversation_to_ids_qwen2  # type: ignore[attr-defined]
     tokenizer = Tokenizer()
     patch_file("chat_template_dict").apply(handle(), module)
     assert module.conversation_to_ids_qwen2([], tokenizer) == [1]
@@ -182,9 +193,10 @@ def test_lost_names_are_those_used_and_nowhere_bound() -> None:
     source = (
         "from m import *\nfrom typing import Any\ndef f(a: Dict, b: Any, c: list, d: Tuple) -> Unknown: ..."
     )
-    assert set(lost(source, "m", {"Tuple"})) == {"Dict"}
-    assert lost(source, "another", set()) == {}
-    assert lost("def f(a: Dict): ...", "m", set()) == {}
+    tree = ast.parse(source)
+    assert set(lost(tree, "m", {"Tuple"})) == {"Dict"}
+    assert lost(tree, "another", set()) == {}
+    assert lost(ast.parse("def f(a: Dict): ..."), "m", set()) == {}
 
 
 @dataclasses.dataclass

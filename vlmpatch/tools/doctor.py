@@ -65,7 +65,9 @@ def _forecast(entry: Entry, catalog: Catalog, asked: settings.Settings) -> Statu
         if not verdict.needed:
             return Status(entry.id, State.NOT_NEEDED, verdict.reason)
         patch_file = engine.load(entry)
-        outcomes = [_look(entry, patch_file, target, verdict.reason) for target in entry.targets]
+        outcomes = [
+            _look(entry, patch_file, target, verdict.reason, catalog.modules) for target in entry.targets
+        ]
     except Exception as error:
         return Status(entry.id, State.FAILED, f"{type(error).__name__}: {error}")
     return min(outcomes, key=lambda status: engine.WEIGHT.index(status.state))
@@ -78,7 +80,9 @@ def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | Non
     return status._replace(reason=f"{status.reason}; {record}")
 
 
-def _look(entry: Entry, patch_file: object, target: str, installed: str) -> Status:
+def _look(
+    entry: Entry, patch_file: object, target: str, installed: str, modules: Mapping[str, str]
+) -> Status:
     if "*" in target:
         return Status(entry.id, State.ARMED, f"{installed}; decided when a model's {target} is loaded")
     path = code.locate(target)
@@ -86,6 +90,8 @@ def _look(entry: Entry, patch_file: object, target: str, installed: str) -> Stat
         return Status(entry.id, State.NOT_NEEDED, f"{target} does not exist here")
     try:
         verdict = gate.by_code(patch_file, code.of_file(target, path))
+    except code.NoSource as absent:
+        return gate.unseen(entry, target, modules, absent)
     except code.Unrecognised as difference:
         return Status(entry.id, State.CONFLICT, f"{difference}; it will stay off")
     if not verdict.needed:

@@ -1,0 +1,104 @@
+"""Runs many small programs in children of one interpreter that has imported the stack.
+
+    python -m tests.innocents.warm [--patched] [--import NAME …] --out DIR PROGRAM …
+
+runs inside a stack's environment. ``--patched`` imports vlmpatch before anything else, as a user would.
+Each program gets a folder with its files, a process of its own and a time limit; its output, errors and
+exit code go to ``DIR/NAME.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+LIMIT = 60.0
+TINY = Path(__file__).with_name("tiny.py")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.innocents.warm")
+    parser.add_argument("programs", nargs="+", type=Path)
+    parser.add_argument("--patched", action="store_true")
+    parser.add_argument("--import", dest="imports", nargs="*", default=[])
+    parser.add_argument("--out", type=Path, required=True)
+    asked = parser.parse_args()
+    if asked.patched:
+        import vlmpatch  # noqa: F401
+    for name in asked.imports:
+        importlib.import_module(name)
+    for program in asked.programs:
+        result = run(program, asked.out / program.stem)
+        (asked.out / f"{program.stem}.json").write_text(json.dumps(result))
+
+
+def files_of(program: Path) -> dict[str, str]:
+    """The files of a program: ``=== NAME`` begins each."""
+    _, *parts = program.read_text(encoding="utf-8").split("\n=== ")
+    return {name.strip(): text for name, _, text in (part.partition("\n") for part in parts)}
+
+
+def run(program: Path, folder: Path) -> dict[str, Any]:
+    """One program in a child of this process."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, text in files_of(program).items():
+        path = folder / "program" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    shutil.copy(TINY, folder / "program" / TINY.name)
+    started = time.monotonic()
+    pid = os.fork()
+    if pid == 0:
+        _become(folder)
+    code = _waited_for(pid)
+    words = {name: (folder / name).read_text(errors="replace") for name in ("stdout", "stderr")}
+    return {"code": code, "seconds": time.monotonic() - started, **words}
+
+
+def _waited_for(pid: int) -> int:
+    end = time.monotonic() + LIMIT
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.killpg(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _become(folder: Path) -> None:
+    """Never returns: this process is the program now."""
+    os.setpgid(0, 0)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    os.chdir(folder / "program")
+    sys.argv, sys.path[0] = ["main.py"], os.getcwd()
+    warnings.resetwarnings()
+    warnings.simplefilter("default")
+    code = 0
+    try:
+        runpy.run_path("main.py", run_name="__main__")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the warm interpreter's own leave-taking is not the program's
+
+
+if __name__ == "__main__":
+    main()
