@@ -43,17 +43,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def hook_towers(model: Any) -> None:
         for tower in _innermost_models(model, module.PreTrainedModel):
-            if require_input_grad not in tower._forward_pre_hooks.values():
-                patch.hook(tower.register_forward_pre_hook, require_input_grad, with_kwargs=True)
+            patch.hook(tower.register_forward_pre_hook, require_input_grad, with_kwargs=True)
 
     on_reentrant(patch, module, hook_towers)
 
 
 def require_input_grad(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Forward pre-hook: let the first floating-point input of a trained tower require grad.
-
-    A module-level function, so that a hooked model still pickles.
-    """
+    """Forward pre-hook: let the first floating-point input of a trained tower require grad."""
     import torch
 
     if not (torch.is_grad_enabled() and module.training):

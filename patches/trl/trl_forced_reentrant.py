@@ -43,9 +43,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if chosen.get(KEY):
             return original(self, *args, **kwargs)
         guard = _Guarded({**chosen, KEY: False})
-        patch.replace(given, _KWARGS, guard)
-        original(self, *args, **kwargs)
-        if given.gradient_checkpointing_kwargs is guard:
+        with patch.swapped(given, _KWARGS, guard):
+            original(self, *args, **kwargs)
+            stands = given.gradient_checkpointing_kwargs is guard
+        if stands:
             patch.replace(given, _KWARGS, dict(guard))
 
     for name, value in list(vars(module).items()):
