@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from tests.conftest import PATCH, World
-from vlmpatch import PatchError
+from vlmpatch import PatchError, report
 from vlmpatch.catalog import State
 from vlmpatch.engine import Engine
 
@@ -250,3 +252,246 @@ def test_remote_code_is_patched_at_each_execution(world: World, monkeypatch: pyt
     assert first is not second
     assert (first().greet(), second().greet()) == ("goodbye", "goodbye")
     assert engine.status()[id_].state is State.APPLIED
+
+
+SAYS = "lambda original, *args: original(*args) + {!r}"
+
+
+def saying(words: str) -> str:
+    return PATCH.replace(
+        'lambda original, *args: original(*args).replace("hello", "goodbye")', SAYS.format(words)
+    )
+
+
+def test_disabled_switches_layer_and_handle_on_again_whoever_shares_the_attribute(world: World) -> None:
+    world.distribution("fakelib", "1.5")
+    package = world.package("target")
+    one, two = world.patch(package, NEEDS, saying(" 1")), world.patch(package, NEEDS, LATE)
+    engine = world.engine()
+    assert greeting(package) == "hello you 1 2"
+    for id_, rest in ((one, "hello you 2"), (two, "hello you 1")):
+        with engine.disabled([id_]):
+            assert greeting(package) == rest
+        assert greeting(package) == "hello you 1 2"
+        module: Any = sys.modules[package]
+        assert module.late == "set", "the handle is dead while the layer acts"
+        del module.late
+
+
+LATE = """
+def look(code):
+    return None
+
+def apply(patch, module):
+    def said(original, *args):
+        patch.replace(module, "late", "set")
+        return original(*args) + " 2"
+    patch.wrap(module, "greet", said)
+"""
+
+
+def test_disabled_counts(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    importlib.import_module(package)
+    with engine.disabled([id_]):
+        with engine.disabled([]):
+            assert greeting(package) == "hello you"
+        assert greeting(package) == "hello you"
+    assert greeting(package) == "goodbye you"
+
+
+def test_undo_inside_disabled_is_remembered(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    before = vars(importlib.import_module(package))["greet"].__wrapped__
+    with engine.disabled([id_]):
+        engine.undo([id_])
+    assert vars(sys.modules[package])["greet"] is before
+    assert engine.status()[id_].reason == "undone by vlmpatch.undo()"
+    engine.redo([id_])
+    assert greeting(package) == "goodbye you"
+    assert engine.status()[id_].state is State.APPLIED
+
+
+def test_redo_inside_disabled_waits_for_its_end(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    importlib.import_module(package)
+    engine.undo([id_])
+    with engine.disabled([id_]):
+        engine.redo([id_])
+        assert greeting(package) == "hello you"
+    assert greeting(package) == "goodbye you"
+
+
+def test_redo_leaves_what_the_environment_switched_off(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine(VLMPATCH_DISABLE=id_)
+    engine.undo([])
+    engine.redo([])
+    assert greeting(package) == "hello you"
+    assert engine.status()[id_].state is State.OFF
+
+
+def test_what_was_hooked_and_set_while_it_ran_comes_back(world: World) -> None:
+    """What a patch changed from inside its layers is not lost when it is off for a moment."""
+    world.distribution("fakelib", "1.5")
+    package = world.package("target", "settings = {}\ndef greet(who):\n    return who\n")
+    source = """
+def look(code):
+    return None
+
+def apply(patch, module):
+    def late(original, who):
+        patch.set_item(module.settings, who, True)
+        return original(who)
+    patch.wrap(module, "greet", late)
+"""
+    id_ = world.patch(package, NEEDS, source)
+    engine = world.engine()
+    greeting(package)
+    settings = vars(sys.modules[package])["settings"]
+    with engine.disabled([id_]):
+        assert settings == {}
+    assert settings == {"you": True}
+    engine.undo([id_])
+    assert settings == {}
+
+
+def test_imported_and_reloaded_inside_disabled(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    with engine.disabled([id_]):
+        module = importlib.import_module(package)
+        assert greeting(package) == "hello you"
+    assert greeting(package) == "goodbye you"
+    with engine.disabled([]):
+        importlib.reload(module)
+        assert greeting(package) == "hello you"
+    assert greeting(package) == "goodbye you"
+    plain = vars(module)["greet"].__wrapped__
+    engine.undo([id_])
+    assert vars(module)["greet"] is plain
+
+
+def test_a_second_look_is_no_other_copy(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    importlib.import_module(package)
+    layer = vars(sys.modules[package])["greet"]
+    for _ in range(3):
+        engine.hooks.executed(package)
+    assert vars(sys.modules[package])["greet"] is layer
+    assert engine.status()[id_].state is State.APPLIED
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "SystemExit"])
+def test_an_interruption_rolls_back_and_goes_on_its_way(world: World, error: str) -> None:
+    id_, package = patched(world, source=FAILS_HALFWAY.replace('RuntimeError("in the middle")', error))
+    other = world.patch(package, NEEDS, saying("!"))
+    engine = world.engine()
+    raised: type[BaseException] = {"KeyboardInterrupt": KeyboardInterrupt, "SystemExit": SystemExit}[error]
+    with pytest.raises(raised):
+        importlib.import_module(package)
+    assert engine.status()[id_].state is State.FAILED
+    assert engine.journal.changes(id_) == []
+    assert engine.status()[other].state is State.ARMED
+
+
+def test_an_interruption_of_a_sweep_leaves_the_other_patches_their_turn(world: World) -> None:
+    source = FAILS_HALFWAY.replace('RuntimeError("in the middle")', "KeyboardInterrupt")
+    id_, package = patched(world, source=source)
+    other = world.patch(package, NEEDS, saying("!"))
+    engine = world.engine()
+    sys.modules[package] = module = ModuleType(package)
+    module.__file__ = str(world.folder / f"{package}.py")
+    module.greet = lambda who: who  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        engine.status()
+    assert engine.status()[id_].state is State.FAILED
+    assert engine.status()[other].state is State.APPLIED
+    assert greeting(package) == "you!"
+
+
+def test_a_target_that_does_not_bind_is_a_conflict(world: World, warnings: list[str]) -> None:
+    world.distribution("fakelib", "1.5")
+    package = world.package("target", "import functools\nclass A:\n    greet = functools.partial(int)\n")
+    source = PATCH.replace("function is None", "False").replace(" in function", " in ()")
+    source = source.replace('wrap(module, "greet"', 'wrap(module.A, "greet"')
+    id_ = world.patch(package, NEEDS, source)
+    engine = world.engine()
+    importlib.import_module(package)
+    assert engine.status()[id_].state is State.CONFLICT
+    assert "partial" in engine.status()[id_].reason
+
+
+def test_info_says_what_the_environment_switched_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    id_, _ = patched(world)
+    said: list[str] = []
+    monkeypatch.setattr(report, "info", said.append)
+    world.engine(VLMPATCH_DISABLE=id_)
+    assert said == [f"VLMPATCH_DISABLE switches off {id_}"]
+
+
+def test_threads_and_a_fork_in_the_middle(world: World) -> None:
+    """A child that is forked while another thread is inside the engine goes on."""
+    _, package = patched(world)
+    engine = world.engine()
+    importlib.import_module(package)
+    entered, leave = threading.Event(), threading.Event()
+
+    def inside() -> None:
+        with engine._lock, engine.journal._lock, engine.hooks._lock:
+            entered.set()
+            leave.wait(20)
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    entered.wait(20)
+    child = os.fork()
+    if child == 0:
+        engine.undo([])
+        os._exit(0 if greeting(package) == "hello you" and engine.status() else 1)
+    leave.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0
+    assert greeting(package) == "goodbye you"
+
+
+def test_many_threads_in_and_out(world: World) -> None:
+    id_, package = patched(world)
+    engine = world.engine()
+    importlib.import_module(package)
+    plain = vars(sys.modules[package])["greet"].__wrapped__
+    said: set[str] = set()
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for _ in range(30):
+                if number % 4 == 0:
+                    with engine.disabled([id_]):
+                        assert greeting(package) == "hello you"
+                elif number % 4 == 1:
+                    engine.undo([id_])
+                    engine.redo([id_])
+                elif number % 4 == 2:
+                    importlib.reload(sys.modules["reloaded"])
+                else:
+                    said.add(greeting(package))
+        except BaseException as error:
+            errors.append(error)
+
+    world.package("reloaded", "")
+    importlib.import_module("reloaded")
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    assert said <= {"hello you", "goodbye you"}
+    assert greeting(package) == "goodbye you"
+    engine.undo([])
+    assert vars(sys.modules[package])["greet"] is plain

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -184,3 +186,53 @@ def test_two_of_us_on_the_path(world: World, hooks: Hooks) -> None:
         assert sorted(seen) == ["first", "second"]
     finally:
         other.remove()
+
+
+class Touchy(ModuleType):
+    """As py, six and others put into ``sys.modules``: touching it imports something, or fails."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError(f"touched: {name}")
+
+
+def test_a_lazy_object_that_raises_when_touched_stops_no_import(world: World, hooks: Hooks) -> None:
+    world.package("anything", "")
+    hooks.watch("touchy", lambda module: None)
+    sys.modules["touchy"] = Touchy("touchy")
+    importlib.import_module("anything")
+    assert hooks.failures == []  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by", ["its user", "a finder"])
+def test_a_lazy_loader_stays_lazy(world: World, hooks: Hooks, by: str) -> None:
+    world.package("target", "import builtins\nbuiltins.target_ran = True\nvalue = 1\n")
+    world.package("anything", "")
+    import builtins
+
+    builtins.target_ran = False  # type: ignore[attr-defined]
+    seen: list[int] = []
+    hooks.watch("target", lambda module: seen.append(module.value))
+    if by == "a finder":
+        lazy = Lazy()
+        sys.meta_path.insert(1, lazy)
+        module = importlib.import_module("target")
+        sys.meta_path.remove(lazy)
+    else:
+        spec = importlib.util.find_spec("target")
+        assert spec is not None
+        assert spec.loader is not None
+        spec.loader = importlib.util.LazyLoader(spec.loader)
+        module = sys.modules["target"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    importlib.import_module("anything")
+    assert (seen, builtins.target_ran) == ([], False)  # type: ignore[attr-defined]
+    assert module.value == 1
+    assert seen == [1]
+
+
+class Lazy:
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is not None and name == "target" and spec.loader is not None:
+            spec.loader = importlib.util.LazyLoader(spec.loader)
+        return spec

@@ -70,3 +70,28 @@ def test_public_face() -> None:
         "print(vlmpatch.undo(), {s.state.value for s in vlmpatch.status().values()})\n"
     )
     assert done.stdout == "[] {'off'}\n", done.stderr
+
+
+def test_a_reload_keeps_what_is_patched() -> None:
+    probe = (
+        "import importlib, sys, vlmpatch; engine = vlmpatch._engine; importlib.reload(vlmpatch)\n"
+        "print(engine is vlmpatch._engine, [type(f).__name__ for f in sys.meta_path].count('Hooks'))"
+    )
+    assert python(probe).stdout == "True 1\n"
+
+
+def test_beside_a_folder_called_packaging(tmp_path: Path) -> None:
+    (tmp_path / "packaging").mkdir()
+    (tmp_path / "packaging" / "__init__.py").write_text("boxes = 3\n")
+    probe = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import packaging, vlmpatch\n"
+        "from vlmpatch import versions\n"
+        "print(len(vlmpatch.status()) > 0, versions.satisfies('5.0.0rc1', '>=5.0.0.dev0'), packaging.boxes)"
+    )
+    done = python(probe)
+    assert done.stdout == "True True 3\n", done.stderr
+
+
+@pytest.mark.parametrize("rank", ["", "0", "-1", "none"])
+def test_a_rank_nobody_set_warns(rank: str) -> None:
+    assert "VLMPATCH_LOG" in python("import vlmpatch", VLMPATCH_LOG="loud", LOCAL_RANK=rank).stderr
