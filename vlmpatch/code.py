@@ -93,8 +93,16 @@ class Code:
                 return None
         return node
 
-    def _text(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.source, node) or ""
+    @functools.cached_property
+    def _lines(self) -> list[bytes]:
+        return self.source.encode().split(b"\n")
+
+    def _text(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+        # As ast.get_source_segment, which takes the whole file apart for each function.
+        lines = self._lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1][: node.end_col_offset]
+        lines[0] = lines[0][node.col_offset :]
+        return b"\n".join(lines).decode()
 
 
 def of_module(module: ModuleType) -> Code:

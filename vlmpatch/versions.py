@@ -10,7 +10,10 @@ import importlib
 import re
 import sys
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution
 
 _PEP440 = ("specifiers", "version")
 
@@ -94,10 +97,17 @@ def _recorded(distribution: str) -> list[str]:
     from importlib import metadata
 
     try:
-        found = [dist.version for dist in metadata.distributions(name=distribution)]
+        found = [_version(dist) for dist in metadata.distributions(name=distribution)]
     except Exception:  # a broken dist-info folder can fail in any way; the next source is asked
         return []
-    return [version for version in found if isinstance(version, str) and version]
+    return [version for version in found if version]
+
+
+def _version(dist: Distribution) -> str | None:
+    # dist.version takes the whole of METADATA, the README included, apart as an e-mail: 10 ms each.
+    text = dist.read_text("METADATA")
+    match = re.search(r"^Version:[ \t]*(\S+)", text.partition("\n\n")[0], re.M) if text else None
+    return match[1] if match else dist.version
 
 
 def _same_release(one: str, other: str) -> bool:

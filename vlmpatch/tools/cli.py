@@ -1,66 +1,154 @@
-"""The command line: ``python -m vlmpatch doctor | list | explain | run``."""
+"""The command line: ``python -m vlmpatch explain | doctor | run | list | retire``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
+from collections.abc import Sequence
 
 from vlmpatch import __version__
+from vlmpatch.tools.page import Page
+from vlmpatch.tools.words import LANGUAGES, Words, language
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
         The exit code: 0 fine, 1 something was found, 2 the command line is wrong.
     """
-    parser = _parser()
-    asked = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    say = Words(_language(given) or language(os.environ))
+    parser = _parser(say)
+    if not given:
+        _first(say).show(sys.stdout)
+        return 0
+    asked = parser.parse_args(given)
     if asked.verb == "run":
         command = asked.command[1:] if asked.command[:1] == ["--"] else asked.command
         if not command:
-            parser.error("run what? python -m vlmpatch run torchrun …")
+            parser.error(say("run what? python -m vlmpatch run torchrun …"))
         from vlmpatch.tools.run import run
 
         return run(command)
+    return _report(asked, say)
+
+
+def _report(asked: argparse.Namespace, say: Words) -> int:
     from vlmpatch.catalog import default_path, read
 
     catalog = read(default_path())
-    if asked.verb == "list":
-        for entry in catalog.entries.values():
-            needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
-            print(f"{entry.id}  [{entry.severity}; {needs}]\n  {entry.summary}\n  {entry.summary_zh}")
-        for problem in catalog.problems:
-            print(problem, file=sys.stderr)
-        return 1 if catalog.problems else 0
     if asked.verb == "explain":
         from vlmpatch.tools.explain import explain
-        from vlmpatch.tools.words import Words, language
 
-        return explain(asked.what, catalog, Words(asked.lang or language(os.environ)), asked.json)
-    from vlmpatch.tools import doctor
+        return explain(asked.what, catalog, say, asked.json)
+    if asked.verb == "doctor":
+        from vlmpatch.tools.doctor import Asked, doctor
 
-    findings = doctor.examine(catalog)
-    print(doctor.text(findings))
-    return 0 if findings.sound else 1
+        looked = Asked(asked.model or "", asked.ds_config or "", asked.command or "")
+        return doctor(catalog, looked, say, asked.view, asked.strict)
+    if asked.verb == "retire":
+        from vlmpatch.tools import retire
+
+        if asked.json:
+            print(json.dumps(retire.data(catalog), indent=2))
+        else:
+            retire.page(catalog, say).show(sys.stdout)
+        return 0
+    from vlmpatch.tools.listing import listing
+
+    return listing(catalog, say)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m vlmpatch")
-    parser.add_argument("--version", action="version", version=f"vlmpatch {__version__}")
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("doctor", help="what is installed, what would be patched here, and why")
-    verbs.add_parser("list", help="every patch vlmpatch knows")
-    explain = verbs.add_parser("explain", help="what a patch does, or what a log shows")
-    explain.add_argument("what", help="a log file, - for standard input, a failure (F3) or a patch id")
-    explain.add_argument("--json", action="store_true", help="the answer as data")
-    explain.add_argument(
-        "--lang", choices=("en", "zh"), help="the language; that of the locale, if not given"
+def _language(given: Sequence[str]) -> str:
+    """The language that ``--lang`` asks for: it is wanted before the help is made."""
+    head = given[: given.index("run")] if "run" in given else given
+    for number, word in enumerate(head):
+        value = word.removeprefix("--lang=") if word != "--lang" else "".join(head[number + 1 : number + 2])
+        if word.startswith("--lang") and value in LANGUAGES:
+            return value
+    return ""
+
+
+def _parser(say: Words) -> argparse.ArgumentParser:
+    spoken = argparse.ArgumentParser(add_help=False)
+    spoken.add_argument("--lang", choices=LANGUAGES, help=say("the language; the locale's, if not given"))
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        prog="python -m vlmpatch", description=_first(say).text(), formatter_class=style, parents=[spoken]
     )
-    run = verbs.add_parser("run", help="run a command with vlmpatch active in every Python process below it")
-    run.add_argument("command", nargs=argparse.REMAINDER, help="the command as you would type it")
+    parser.add_argument("--version", action="version", version=f"vlmpatch {__version__}")
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar=say("command"))
+
+    def verb(name: str, words: str, examples: str) -> argparse.ArgumentParser:
+        made: argparse.ArgumentParser = verbs.add_parser(
+            name,
+            help=say(words),
+            description=say(words),
+            epilog=examples,
+            formatter_class=style,
+            parents=[spoken],
+        )
+        return made
+
+    explain = verb("explain", "what a log shows, or what a failure or a patch is", _EXPLAIN)
+    explain.add_argument("what", help=say("a log, - for standard input, a failure (F3) or a patch id"))
+    explain.add_argument("--json", action="store_true", help=say("as data"))
+    _doctor(verb("doctor", "what stands in the way here, and what would be patched", _DOCTOR), say)
+    run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
+    run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
+    verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
+    retire = verb("retire", "which patches would go with which upgrade", "  python -m vlmpatch retire")
+    retire.add_argument("--json", action="store_true", help=say("as data"))
     return parser
+
+
+def _doctor(made: argparse.ArgumentParser, say: Words) -> None:
+    made.add_argument(
+        "--model", metavar="DIR", help=say("a model's folder or config.json; its code is not run")
+    )
+    made.add_argument("--ds-config", metavar="FILE", help=say("a DeepSpeed or accelerate configuration"))
+    made.add_argument("--command", metavar="LINE", help=say("a launch line or a shell script; it is not run"))
+    made.add_argument("--strict", action="store_true", help=say("exit with 1 on warnings too"))
+    views = made.add_mutually_exclusive_group()
+    for name, words in (
+        ("all", "the patches that have nothing to do here too"),
+        ("json", "as data"),
+        ("markdown", "for an issue; paths are cut"),
+        ("digest", "one line, to compare nodes by"),
+    ):
+        views.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=say(words))
+    made.set_defaults(view="text")
+
+
+_EXPLAIN = """  python -m vlmpatch explain train.log
+  kubectl logs trainer-0 | python -m vlmpatch explain -
+  python -m vlmpatch explain F11"""
+_DOCTOR = """  python -m vlmpatch doctor
+  python -m vlmpatch doctor --command 'swift sft --model … --deepspeed zero3'
+  python -m vlmpatch doctor --command finetune_lora.sh --model ./MiniCPM-V-2_6
+  python -m vlmpatch doctor --markdown"""
+_RUN = "  python -m vlmpatch run torchrun --nproc_per_node 8 finetune.py …"
+
+
+def _first(say: Words) -> Page:
+    """What to do first."""
+    made = Page()
+    made.add(say("vlmpatch lets vision-language models train with gradient checkpointing."), "head")
+    made.add()
+    for words, command in (
+        ("A run has failed:", "python -m vlmpatch explain train.log"),
+        ("Before a run:", "python -m vlmpatch doctor --command 'swift sft …'"),
+        ("To train with it:", "python -m vlmpatch run torchrun …"),
+        ("or, in a script:", "import vlmpatch  # " + say("first line of the script")),
+        ("After an upgrade:", "python -m vlmpatch retire"),
+    ):
+        made.code(command, say(words))
+    made.add()
+    made.add(say("python -m vlmpatch COMMAND --help says more."), "dim")
+    return made
 
 
 def entry_point() -> int:
@@ -73,3 +161,5 @@ def entry_point() -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 0
+    except KeyboardInterrupt:
+        return 130

@@ -1,4 +1,4 @@
-"""``python -m vlmpatch doctor``: what is installed, what would be done here, and why.
+"""``python -m vlmpatch doctor``: what stands in the way here, what would be done, and why.
 
 Static: the targets' sources are read where they lie, and nothing that is patched is imported. So the
 verdict takes a fraction of a second, and "applied" is never said; that word belongs to the process
@@ -7,54 +7,97 @@ that trains (``vlmpatch.status()`` there, or VLMPATCH_LOG=info).
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
-from typing import NamedTuple
+import sysconfig
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
 
-from vlmpatch import __version__, code, engine, gate, settings, versions
+from vlmpatch import __version__, code, engine, gate, settings
 from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
-from vlmpatch.tools import verified
+from vlmpatch.tools import failures, remote, verified
+from vlmpatch.tools.findings import Finding, ordered, redacted
+from vlmpatch.tools.lint.model import read as read_model
+from vlmpatch.tools.lint.rules import Around, lint
+from vlmpatch.tools.lint.setup import Setup, from_command, from_file
+from vlmpatch.tools.packages import Package, elsewhere, package
+from vlmpatch.tools.page import Page
+from vlmpatch.tools.words import Words
 
+SCHEMA = 1  # of --json
 _PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
+_LAUNCH = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "PYTHONPATH",
+    "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG",
+    "HF_HUB_OFFLINE",
+)  # fmt: skip
+
+
+class Asked(NamedTuple):
+    """What doctor is asked to look at besides the environment."""
+
+    model: str = ""
+    ds_config: str = ""
+    command: str = ""
 
 
 class Findings(NamedTuple):
-    """All that doctor knows; the text view is made from it alone."""
+    """All that doctor knows; every view is made from it alone."""
 
-    packages: dict[str, versions.Found]
+    packages: dict[str, Package]
     patches: tuple[Status, ...]
-    problems: tuple[Problem, ...]
+    findings: tuple[Finding, ...]
+    environment: dict[str, str]
 
     @property
     def sound(self) -> bool:
-        """Whether nothing asks for the user's attention; the exit code says the same."""
-        bad = (State.FAILED, State.CONFLICT)
-        return not self.problems and not any(status.state in bad for status in self.patches)
+        """Whether nothing that is needed is out of reach; the exit code says the same."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def spotless(self) -> bool:
+        """Whether there is nothing to warn of either; the exit code under ``--strict``."""
+        return all(finding.severity == "note" for finding in self.findings)
 
 
-def examine(catalog: Catalog | None = None) -> Findings:
+def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Words | None = None) -> Findings:
     """Look at this environment.
 
     Args:
         catalog: what is known; the installed ``compat.toml`` when not given.
+        asked: a model, a configuration, a launch line to look at too.
+        say: the language of the findings.
     """
-    catalog = catalog or read(default_path())
-    asked = settings.read(os.environ, catalog.entries)
-    names = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
-    packages = {
-        name: versions.installed(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *names)
-    }
-    remarks = [
-        Problem(name, found.remark, "Reinstall it if that is not what you meant")
-        for name, found in packages.items()
-        if found.remark
-    ]
+    catalog, asked, say = catalog or read(default_path()), asked or Asked(), say or Words("en")
+    chosen = settings.read(os.environ, catalog.entries)
+    others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
+    packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
     known = {name: found.version for name, found in packages.items()}
-    patches = tuple(_with_record(_forecast(e, catalog, asked), e, known) for e in catalog.entries.values())
-    problems = (*catalog.problems, *gate.ranges(catalog), *asked.problems, *remarks)
-    return Findings(packages, patches, problems)
+    # By target: a target that several patches look at is parsed once.
+    by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
+    forecasts = {e.id: _with_record(_forecast(e, catalog, chosen), e, known) for e in by_target}
+    patches = tuple(forecasts[id_] for id_ in catalog.entries)
+    findings = [
+        *_python(packages, say),
+        *_unhad(patches, say),
+        *_problems(
+            [*catalog.problems, *failures.read(catalog.path).problems, *gate.ranges(catalog)], "D02", say
+        ),
+        *_problems(chosen.problems, "D03", say),
+        *_copies(packages, say),
+        *_remote(remote.cache(os.environ), catalog, "D06", say),
+        *_launch(catalog, asked, known, patches, say),
+    ]
+    environment = {name: os.environ[name] for name in sorted(os.environ) if _tells(name)}
+    return Findings(packages, patches, tuple(ordered(findings)), environment)
+
+
+def _tells(name: str) -> bool:
+    return name in _LAUNCH or name.startswith("VLMPATCH_")
 
 
 def _forecast(entry: Entry, catalog: Catalog, asked: settings.Settings) -> Status:
@@ -87,7 +130,7 @@ def _look(
         return Status(entry.id, State.ARMED, f"{installed}; decided when a model's {target} is loaded")
     path = code.locate(target)
     if path is None:
-        return Status(entry.id, State.NOT_NEEDED, f"{target} does not exist here")
+        return Status(entry.id, State.NOT_NEEDED, f"no module {target} can be imported from here")
     try:
         verdict = gate.by_code(patch_file, code.of_file(target, path))
     except code.NoSource as absent:
@@ -99,22 +142,224 @@ def _look(
     return Status(entry.id, State.ARMED, f"{installed}; will be applied when {target} is imported")
 
 
-def text(findings: Findings) -> str:
-    """The findings for a terminal or an issue."""
-    lines = [f"vlmpatch {__version__} on Python {platform.python_version()} ({sys.platform})", "", "Packages"]
+def _python(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
+    if packages["torch"].version is not None:
+        return
+    title = say("There is no torch here: this is probably the wrong Python.")
+    near = elsewhere(os.environ)
+    fix = (
+        f"{near[0]} -m vlmpatch doctor"
+        if near
+        else say("activate the environment you train in, then run this again")
+    )
+    yield Finding("D01", "error", title, sys.executable, fix)
+
+
+def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
+    for status in patches:
+        if status.state in (State.FAILED, State.CONFLICT):
+            title = say("{id} is needed here and cannot be had.", id=status.id)
+            link = f"python -m vlmpatch explain {status.id}"
+            yield Finding("D04", "error", title, status.reason, say("upgrade vlmpatch, or report this"), link)
+
+
+def _problems(problems: list[Problem] | tuple[Problem, ...], kind: str, say: Words) -> Iterator[Finding]:
+    for problem in problems:
+        yield Finding(
+            kind,
+            "error",
+            say("This setting is not understood."),
+            f"{problem.where}: {problem.what}",
+            problem.remedy,
+        )
+
+
+def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
+    for name, found in packages.items():
+        if found.remark:
+            title = say("The version of {name} is in doubt.", name=name)
+            fix = f"pip install --force-reinstall --no-deps {name}"
+            yield Finding("D05", "warning", title, found.remark, fix)
+        if found.others:
+            title = say("There are several copies of {name}; the first is used.", name=name)
+            yield Finding("D09", "warning", title, f"{found.folder}, {', '.join(found.others)}", "")
+
+
+def _remote(folder: str, catalog: Catalog, kind: str, say: Words) -> Iterator[Finding]:
+    titles = {
+        "old-format": say(
+            "A model's own code has checkpointing in the format from before transformers 4.35."
+        ),
+        "reentrant-by-default": say("A model's own code calls checkpoint() without use_reentrant."),
+        "says-reentrant": say("A model's own code says use_reentrant=True."),
+        "writes-into-embeddings": say("A model's own code writes image features into the embeddings."),
+        "no-post-init": say("A model's own code never calls post_init(), which transformers 5 needs."),
+    }
+    links = {"writes-into-embeddings": "F13", "says-reentrant": "F22", "no-post-init": "D"}
+    for path in remote.files(folder):
+        for trait in remote.traits(path):
+            name = os.path.basename(path).removesuffix(".py")
+            ids = [
+                entry.id
+                for entry in catalog.entries.values()
+                if any(
+                    fnmatchcase(f"transformers_modules.x.{name}", target)
+                    for target in entry.targets
+                    if "*" in target
+                )
+            ]
+            known = say("patches for it: {ids}", ids=", ".join(ids)) if ids else ""
+            link = f"python -m vlmpatch explain {links.get(trait.name, 'F6')}"
+            yield Finding(kind, "note", titles[trait.name], f"{path}:{trait.line}", known, link)
+
+
+def _launch(
+    catalog: Catalog, asked: Asked, known: Mapping[str, str | None], patches: tuple[Status, ...], say: Words
+) -> Iterator[Finding]:
+    model = read_model(asked.model) if asked.model else None
+    if isinstance(model, str):
+        yield Finding("D07", "error", say("The model cannot be read."), model)
+        model = None
+    if model and model.remote:
+        yield from _remote(model.folder, catalog, "D08", say)
+    setup = Setup()
+    if asked.command:
+        from_command(asked.command, say("the command"), setup)
+    if asked.ds_config:
+        from_file(asked.ds_config, setup)
+        setup.say("deepspeed", asked.ds_config, "--ds-config")
+    if asked.command or asked.ds_config or model:
+        yield from lint(setup, Around(model, known, _armed(catalog, patches), say))
+
+
+def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:
+    acting = [status.id for status in patches if status.state is State.ARMED]
+    return frozenset(failure for id_ in acting for failure in catalog.entries[id_].failures)
+
+
+def page(findings: Findings, say: Words, everything: bool = False) -> Page:
+    """The findings for a person: what matters first, what needs nothing last and folded."""
+    made = Page()
+    acting = [status for status in findings.patches if status.state is State.ARMED]
+    idle = [status for status in findings.patches if status.state in (State.NOT_NEEDED, State.OFF)]
+    made.add(_summary(findings, len(acting), say), "good" if findings.sound else "bad")
+    for finding in findings.findings:
+        made.add()
+        style = {"error": "bad", "warning": "warn"}.get(finding.severity, "head")
+        made.add(f"{finding.code} {say(finding.severity)}: {finding.title}", style)
+        if finding.evidence:
+            made.add(finding.evidence, label="  " + say("Seen"))
+        if finding.fix:
+            made.code(finding.fix, "  " + say("Do this"))
+        if finding.link:
+            made.code(finding.link, "  " + say("More"))
+    made.add()
+    made.add(say("Packages, in {folder}", folder=_library()), "head")
     for name, found in findings.packages.items():
-        lines.append(f"  {name:14}{found.version or 'not installed'}")
-    lines += ["", "Patches"]
-    for status in findings.patches:
-        lines.append(f"  {status.state.value:11} {status.id}")
-        lines.append(f"              {status.reason}")
-    if findings.problems:
-        lines += ["", "Problems", *(f"  {problem}" for problem in findings.problems)]
-    lines += ["", _summary(findings)]
-    return "\n".join(lines)
+        if found.version is not None or name in ("torch", "transformers"):
+            made.add(_where(found, say), "" if found.version else "warn", f"  {name}")
+    if findings.environment:
+        made.add()
+        made.add(say("Launch environment"), "head")
+        for name, value in findings.environment.items():
+            made.add(value[:120], label=f"  {name}")
+    if acting:
+        made.add()
+        made.add(say("Patches that will act here"), "head")
+        for status in acting:
+            record = status.reason if everything else status.reason.rpartition("; ")[2]
+            made.add(f"  {status.id}: {record}")
+    made.add()
+    if everything:
+        made.add(say("Patches that have nothing to do here"), "head")
+        for status in idle:
+            made.add(f"  {status.id}: {status.reason}", "dim")
+    elif idle:
+        made.add(say("{count} patches have nothing to do here; --all lists them.", count=len(idle)), "dim")
+    return made
 
 
-def _summary(findings: Findings) -> str:
-    counts = {state: sum(status.state is state for status in findings.patches) for state in State}
-    said = ", ".join(f"{count} {state.value}" for state, count in counts.items() if count)
-    return f"{said or 'no patches known'}; {len(findings.problems)} problem(s)"
+def _where(found: Package, say: Words) -> str:
+    if found.version is None:
+        return say("not installed")
+    marks = [say("editable")] if found.editable else []
+    usual = os.path.dirname(found.folder or "") == _library()
+    return " ".join([found.version, *marks, *([] if usual else [found.folder or ""])]).rstrip()
+
+
+def _library() -> str:
+    return sysconfig.get_path("purelib")
+
+
+def _summary(findings: Findings, acting: int, say: Words) -> str:
+    kinds = [finding.severity for finding in findings.findings]
+    return f"vlmpatch {__version__}, Python {platform.python_version()}: " + say(
+        "{acting} patches will act; {errors} error(s), {warnings} warning(s)",
+        acting=acting,
+        errors=kinds.count("error"),
+        warnings=kinds.count("warning"),
+    )
+
+
+def data(findings: Findings) -> dict[str, Any]:
+    """The findings for ``--json``."""
+    return {
+        "schema": SCHEMA,
+        "vlmpatch": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "sound": findings.sound,
+        "findings": [finding._asdict() for finding in findings.findings],
+        "packages": {name: found._asdict() for name, found in findings.packages.items()},
+        "patches": [
+            {"id": status.id, "state": status.state.value, "reason": status.reason}
+            for status in findings.patches
+        ],
+        "environment": findings.environment,
+    }
+
+
+def markdown(findings: Findings, say: Words) -> str:
+    """The findings for an issue; what is shown of a path is its end."""
+    lines = ["### vlmpatch doctor", ""]
+    acting = [status for status in findings.patches if status.state is State.ARMED]
+    lines += [_summary(findings, len(acting), say), ""]
+    for finding in findings.findings:
+        lines.append(f"- **{finding.code} {finding.severity}** {finding.title}")
+        lines += [f"  - `{part}`" for part in (finding.evidence, finding.fix) if part]
+    lines += ["", "| package | version | where |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {found.version} | `{found.folder}` |"
+        for name, found in findings.packages.items()
+        if found.version
+    ]
+    lines += ["", "<details><summary>patches</summary>", ""]
+    lines += [f"- `{status.id}` {status.state.value}: {status.reason}" for status in findings.patches]
+    return redacted("\n".join([*lines, "", "</details>"]))
+
+
+def digest(findings: Findings) -> str:
+    """One line that is equal on nodes that would train alike."""
+    versions = [f"{name}={found.version}" for name, found in findings.packages.items() if found.version]
+    parts = [f"vlmpatch={__version__}", f"python={platform.python_version()}", *versions]
+    states = [f"{status.id}={status.state.value}" for status in findings.patches]
+    sum_ = hashlib.sha256("\n".join([*parts, *states]).encode()).hexdigest()[:12]
+    return f"{sum_} {' '.join(parts)}"
+
+
+def doctor(catalog: Catalog, asked: Asked, say: Words, view: str = "text", strict: bool = False) -> int:
+    """Print one view: ``text``, ``all``, ``json``, ``markdown`` or ``digest``.
+
+    Returns:
+        0 when every patch that is needed can be had, else 1; ``strict`` counts warnings too.
+    """
+    findings = examine(catalog, asked, say)
+    if view == "json":
+        print(json.dumps(data(findings), ensure_ascii=False, indent=2))
+    elif view == "markdown":
+        print(markdown(findings, say))
+    elif view == "digest":
+        print(digest(findings))
+    else:
+        page(findings, say, view == "all").show(sys.stdout)
+    return 0 if findings.sound and (findings.spotless or not strict) else 1

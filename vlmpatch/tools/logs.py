@@ -25,16 +25,7 @@ OFTEN = 24  # lines that differ in digits only are looked at this often
 SHAPES = 50_000
 
 # One of these is near whatever ends a run, and far from what training prints step by step.
-WORDS = (
-    b"Error",
-    b"Exception",
-    b"Traceback",
-    b"Watchdog",
-    b"rror:",
-    b"ollective",
-    b"race cache",
-    b"vlmpatch",
-)
+WORDS = (b"Error", b"Traceback", b"Watchdog")
 _PROGRESS = b"'loss'"
 _DIGITS = b"0123456789"
 

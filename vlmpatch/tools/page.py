@@ -28,7 +28,7 @@ class Page:
         self._parts: list[_Part] = []
 
     def add(self, text: str = "", style: str = "", label: str = "") -> None:
-        """A paragraph, after ``label`` where there is one."""
+        """A paragraph, after ``label`` where there is one; one that begins with a tab goes below it."""
         self._parts.append(_Part(label, text, style, False))
 
     def code(self, text: str, label: str = "") -> None:
@@ -38,11 +38,10 @@ class Page:
     def lines(self, width: int = WIDTH) -> Iterator[tuple[str, str, str]]:
         """Label with its padding, text and style, line by line."""
         indent = max((columns(part.label) + 2 for part in self._parts if part.label), default=0)
-        indented = False
         for part in self._parts:
-            indented = bool(part.label) or (indented and part.label == "" and part.text.startswith("\t"))
-            text = part.text.removeprefix("\t")
-            margin = indent if part.label or part.text.startswith("\t") else 0
+            text = part.text.lstrip(" \t")
+            behind = indent if part.label or part.text.startswith("\t") else 0
+            margin = behind + len(part.text) - len(part.text.lstrip(" "))
             first = part.label + " " * (margin - columns(part.label))
             for line in [text] if part.whole else wrapped(text, max(20, width - margin)):
                 yield first, line, part.style

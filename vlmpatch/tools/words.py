@@ -76,4 +76,113 @@ _CHINESE = {
     "Source": "源文件",
     "Switch off": "关闭",
     "Ended by": "由谁解决",
+    "--{old} is gone from transformers {since} on.": "transformers {since} 起已没有 --{old}。",
+    "A long time-out does not end a hang, it only shows it later.": "加长超时不能解决卡死,只会更晚发现。",
+    "A model's own code calls checkpoint() without use_reentrant.": (
+        "模型自带的代码调用 checkpoint() 时没有写明 use_reentrant。"
+    ),
+    "A model's own code has checkpointing in the format from before transformers 4.35.": (
+        "模型自带的代码使用 transformers 4.35 之前的检查点写法。"
+    ),
+    "A model's own code never calls post_init(), which transformers 5 needs.": (
+        "模型自带的代码从不调用 post_init(),而 transformers 5 需要它。"
+    ),
+    "A model's own code says use_reentrant=True.": "模型自带的代码写明了 use_reentrant=True。",
+    "A model's own code writes image features into the embeddings.": (
+        "模型自带的代码把图像特征原地写入 embedding。"
+    ),  # fmt: skip
+    "Checkpointing is off, which costs memory; against these failures it is not needed.": (
+        "检查点已关闭,这会多占显存;为避免这些失败并不需要这样做。"
+    ),
+    "LLaMA-Factory fills in use_reentrant_gc: true where nothing is said.": (
+        "未写明时 LLaMA-Factory 会填入 use_reentrant_gc: true。"
+    ),
+    "Launch environment": "启动环境",
+    "LoRA with checkpointing under ZeRO-3 ends in a CheckpointError.": (
+        "ZeRO-3 下 LoRA 加检查点会以 CheckpointError 结束。"
+    ),
+    "Looking for unused parameters costs time every step.": "查找未使用的参数会让每一步变慢。",
+    "No release ends these yet": "尚无版本能取代这些补丁",
+    "Nothing gathers the weights when the model is saved.": "保存模型时没有收集权重。",
+    "Only the last micro-batch of each step counts, without an error.": (
+        "每步只有最后一个 micro batch 有效,而且没有报错。"
+    ),  # fmt: skip
+    "Packages, in {folder}": "软件包,位于 {folder}",
+    "Patches that have nothing to do here": "在这里无事可做的补丁",
+    "Patches that will act here": "在这里会生效的补丁",
+    "Ranks that send tokens to different experts wait for each other.": (
+        "把 token 送往不同专家的各 rank 会互相等待。"
+    ),  # fmt: skip
+    "Reentrant checkpointing is asked for, which fails or trains wrongly here.": (
+        "指定了 reentrant 检查点,在这里会报错或算错梯度。"
+    ),
+    "The model cannot be read.": "无法读取该模型。",
+    "The version of {name} is in doubt.": "{name} 的版本存疑。",
+    "There are several copies of {name}; the first is used.": "{name} 有多份,使用的是第一份。",
+    "There is no torch here: this is probably the wrong Python.": "这里没有 torch:多半用错了 Python。",
+    "This could not be read.": "此处无法读取。",
+    "This setting is not understood.": "无法理解该设置。",
+    "Up to {wanted} image slices a step, {size} a call: the vision tower is called several times.": (
+        "每步最多 {wanted} 个图像切片,每次调用 {size} 个:视觉塔会被多次调用。"
+    ),
+    "What an upgrade would end": "升级后可以去掉的补丁",
+    "a DeepSpeed or accelerate configuration": "DeepSpeed 或 accelerate 的配置文件",
+    "a launch line or a shell script; it is not run": "启动命令或 shell 脚本;不会执行",
+    "a log, - for standard input, a failure (F3) or a patch id": (
+        "日志文件,- 表示标准输入,失败编号(F3)或补丁 id"
+    ),  # fmt: skip
+    "a model's folder or config.json; its code is not run": "模型目录或 config.json;不会执行其代码",
+    "activate the environment you train in, then run this again": "激活训练用的环境,然后重新运行",
+    "as data": "以数据(JSON)输出",
+    "command": "命令",
+    "editable": "可编辑安装",
+    "error": "错误",
+    "every patch vlmpatch knows": "列出所有补丁",
+    "exit with 1 on warnings too": "有警告时也以 1 退出",
+    "generate() with checkpointing on loses its KV cache half way.": (
+        "开着检查点调用 generate() 会在中途丢掉 KV cache。"
+    ),  # fmt: skip
+    "give each of them an image; a blank one will do": "让每条样本都带一张图(空白图即可)",
+    "here: {version}": "当前:{version}",
+    "leave it out, unless a part of the model is never used": "去掉它,除非模型有一部分从不使用",
+    "not installed": "未安装",
+    "not installed here": "当前环境未安装",
+    "note": "提示",
+    "nothing: vlmpatch ends this ({failure})": "无需改动:vlmpatch 会解决({failure})",
+    "patches for it: {ids}": "对应补丁:{ids}",
+    "python -m vlmpatch COMMAND --help says more.": "详见 python -m vlmpatch COMMAND --help。",
+    "run a command with vlmpatch active in every Python process below it": (
+        "运行一条命令,并在其下每个 Python 进程中启用 vlmpatch"
+    ),
+    "run what? python -m vlmpatch run torchrun …": "要运行什么?python -m vlmpatch run torchrun …",
+    "static_graph with gradient accumulation ends in an internal assertion of torch.": (
+        "static_graph 配合梯度累积会触发 torch 的内部断言。"
+    ),
+    "the command": "命令",
+    "the command as you would type it": "原样写出的命令",
+    "the language; the locale's, if not given": "语言;不写则按 locale",
+    "upgrade vlmpatch, or report this": "升级 vlmpatch,或报告此问题",
+    "vlmpatch lets vision-language models train with gradient checkpointing.": (
+        "vlmpatch 让视觉语言模型能在开启梯度检查点时正常训练。"
+    ),
+    "warning": "警告",
+    "what a log shows, or what a failure or a patch is": "说明日志里的失败,或某个失败、某个补丁",
+    "what stands in the way here, and what would be patched": "检查当前环境有什么问题、会打哪些补丁",
+    "which patches would go with which upgrade": "哪些补丁会随哪次升级而不再需要",
+    "{acting} patches will act; {errors} error(s), {warnings} warning(s)": (
+        "{acting} 个补丁会生效;{errors} 个错误,{warnings} 个警告"
+    ),
+    "{count} patches have nothing to do here; --all lists them.": (
+        "另有 {count} 个补丁在这里无事可做;--all 可列出。"
+    ),  # fmt: skip
+    "{id} is needed here and cannot be had.": "这里需要 {id},但无法启用。",
+    "{package} {version} ends {count} of them": "{package} {version} 会去掉 {count} 个",
+    "{without} of {rows} samples have no image: ranks then wait for each other.": (
+        "{rows} 条样本中有 {without} 条没有图像:各 rank 会互相等待。"
+    ),
+    "A run has failed:": "训练失败了:",
+    "Before a run:": "训练之前:",
+    "To train with it:": "带上它训练:",
+    "or, in a script:": "或写进脚本:",
+    "After an upgrade:": "升级之后:",
 }

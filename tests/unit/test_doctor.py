@@ -1,0 +1,131 @@
+"""``doctor``: findings first, each with its evidence and the line to change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import World
+from vlmpatch.tools import cli, doctor, remote
+from vlmpatch.tools.findings import redacted
+from vlmpatch.tools.words import Words
+
+EN = Words("en")
+
+
+def kinds(findings: doctor.Findings) -> dict[str, str]:
+    return {finding.code: finding.severity for finding in findings.findings}
+
+
+def test_a_needed_patch_that_cannot_be_had_is_an_error_and_comes_first(world: World) -> None:
+    world.distribution("torch", "2.8.0")
+    world.distribution("fakelib", "1.5")
+    id_ = world.patch(world.package("changed", "x = 1\n"), '{ fakelib = ">=1" }')
+    findings = doctor.examine(world.catalog())
+    assert not findings.sound
+    (first, *_) = findings.findings
+    assert (first.code, first.severity) == ("D04", "error")
+    assert id_ in first.title
+    lines = doctor.page(findings, EN).text().splitlines()
+    assert lines[2].startswith("D04 error")
+
+
+def test_what_has_nothing_to_do_is_folded(world: World) -> None:
+    world.distribution("torch", "2.8.0")
+    id_ = world.patch("nowhere", '{ fakelib = ">=1" }')
+    findings = doctor.examine(world.catalog())
+    assert findings.spotless
+    assert id_ not in doctor.page(findings, EN).text()
+    assert id_ in doctor.page(findings, EN, everything=True).text()
+
+
+def test_several_copies_of_a_package_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.distribution("torch", "2.8.0")
+    for name in ("one", "two"):
+        package = world.folder / name / "transformers"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("")
+        monkeypatch.syspath_prepend(str(package.parent))
+    findings = doctor.examine(world.catalog())
+    (found,) = [finding for finding in findings.findings if finding.code == "D09"]
+    assert "two/transformers" in found.evidence
+    assert "one/transformers" in found.evidence
+
+
+def test_every_view_is_made_of_the_same_findings(
+    world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.distribution("torch", "2.8.0")
+    monkeypatch.setenv("VLMPATCH_LOG", "loud")
+    known = world.catalog()
+    for view in ("text", "all", "json", "markdown", "digest"):
+        assert doctor.doctor(known, doctor.Asked(), EN, view) == 1
+    out = capsys.readouterr().out
+    assert out.count("D03") == 4
+    findings = doctor.examine(known)
+    assert json.loads(json.dumps(doctor.data(findings)))["schema"] == doctor.SCHEMA
+    assert doctor.digest(findings) == doctor.digest(doctor.examine(known))
+
+
+def test_strict_counts_warnings(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.distribution("torch", "2.8.0")
+    asked = doctor.Asked(command="swift sft --ddp_static_graph true --gradient_accumulation_steps 2")
+    assert doctor.doctor(world.catalog(), asked, EN) == 0
+    assert doctor.doctor(world.catalog(), asked, EN, strict=True) == 1
+
+
+MODEL = """
+from torch.utils.checkpoint import checkpoint
+raise SystemExit("this file was run")
+
+class TowerModel(TowerPreTrainedModel):
+    def __init__(self, config):
+        super().__init__(config)
+
+    def _set_gradient_checkpointing(self, module, value=False):
+        pass
+
+    def forward(self, x):
+        inputs_embeds.scatter_(0, x, x)
+        x = checkpoint(self.block, x)
+        return torch.utils.checkpoint.checkpoint(self.block, x, use_reentrant=True)
+"""
+
+
+def test_remote_code_is_recognised_by_what_it_does_and_never_run(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.distribution("torch", "2.8.0")
+    code = tmp_path / "transformers_modules" / "tower"
+    code.mkdir(parents=True)
+    (code / "modeling_tower.py").write_text(MODEL)
+    (code / "broken.py").write_text("checkpoint(")
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path))
+    found = {trait.name for trait in remote.traits(str(code / "modeling_tower.py"))}
+    assert found == {
+        "no-post-init", "old-format", "writes-into-embeddings", "reentrant-by-default", "says-reentrant"
+    }  # fmt: skip
+    findings = doctor.examine(world.catalog())
+    assert [finding.code for finding in findings.findings].count("D06") == 5
+
+
+def test_paths_are_cut_for_an_issue() -> None:
+    home = str(Path("~").expanduser())
+    assert home not in redacted(f"{home}/secret/model/modeling.py:3 and {home}/.venv")
+    assert redacted("/data/alice/env/lib/python3.11/site-packages/torch") == "…/site-packages/torch"
+    assert (
+        redacted("see https://github.com/a/b and transformers 4.57")
+        == "see https://github.com/a/b and transformers 4.57"
+    )
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["doctor", "--json", "--digest"])
+    assert ended.value.code == 2
+    assert cli.main([]) == 0
+    assert "explain train.log" in capsys.readouterr().out
+    assert "torch" not in sys.modules

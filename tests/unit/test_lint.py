@@ -1,0 +1,175 @@
+"""``doctor --command``, ``--ds-config``, ``--model``: what is known to go wrong is said before the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vlmpatch.tools.findings import Finding
+from vlmpatch.tools.lint import model, setup
+from vlmpatch.tools.lint.rules import Around, Model, lint
+from vlmpatch.tools.words import Words
+
+VLM = Model(".", "qwen2_vl", vision=True, experts=False, remote=False)
+INSTALLED = {"transformers": "4.57.6", "deepspeed": "0.18.2", "torch": "2.8.0"}
+
+
+def around(armed: frozenset[str] = frozenset(), kind: Model = VLM, **installed: str) -> Around:
+    return Around(kind, {**INSTALLED, **installed}, armed, Words("en"))
+
+
+def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> dict[str, Finding]:
+    made = setup.Setup()
+    setup.from_command(command, "the command", made, str(folder))
+    return {finding.code: finding for finding in lint(made, given_ or around())}
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("""swift sft --gradient_checkpointing_kwargs '{"use_reentrant": true}'""", "L01"),
+        ("swift sft --train_type lora --deepspeed zero3", "L02"),
+        ("swift sft --tuner_type=lora --deepspeed zero3_offload", "L02"),
+        ("torchrun finetune.py --max_slice_nums 9 --per_device_train_batch_size 2", "L03"),
+        ("swift sft --ddp_static_graph true --gradient_accumulation_steps 4", "L04"),
+        ("swift sft --gradient_checkpointing false", "L08"),
+        ("swift sft --ddp_timeout 360000", "L09"),
+        ("torchrun finetune.py --evaluation_strategy steps", "L10"),
+        ("swift sft --deepspeed zero2 --gradient_accumulation_steps 8", "L11"),
+        ("swift rlhf --rlhf_type grpo --gradient_checkpointing true", "L13"),
+        ("llamafactory-cli train --finetuning_type lora", "L14"),
+        ("swift sft 'unbalanced", "L00"),
+    ],
+)
+def test_what_goes_wrong_is_said(command: str, code: str) -> None:
+    assert code in of(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "swift sft --model Qwen/Qwen2-VL-7B-Instruct --dataset x --train_type lora",
+        "torchrun --nproc_per_node 8 train.py --deepspeed zero2 --gradient_accumulation_steps 1",
+        "python train.py --max_slice_nums 4",
+        "ls -l",
+        "",
+    ],
+)
+def test_an_innocent_command_is_let_be(command: str) -> None:
+    assert of(command) == {}
+
+
+def test_what_a_patch_ends_is_a_note() -> None:
+    command = "swift sft --train_type lora --deepspeed zero3"
+    assert of(command)["L02"].severity == "warning"
+    ended = of(command, given_=around(frozenset({"F4"})))["L02"]
+    assert (ended.severity, ended.fix) == ("note", "nothing: vlmpatch ends this (F4)")
+    assert "L02" not in of(command, given_=around(deepspeed="0.19.3"))
+
+
+SCRIPT = """#!/bin/bash
+GPUS_PER_NODE=8
+MODEL="openbmb/MiniCPM-V-2_6"
+DATA="{data}"
+export NCCL_DEBUG=INFO
+DISTRIBUTED_ARGS="
+    --nproc_per_node $GPUS_PER_NODE
+"
+torchrun $DISTRIBUTED_ARGS finetune.py  \\
+    --model_name_or_path $MODEL \\
+    --data_path $DATA \\
+    --use_lora true \\
+    --max_slice_nums 20 \\
+    --evaluation_strategy "steps" \\
+    --gradient_checkpointing true \\
+    --deepspeed ds_config_zero3.json
+"""
+DEEPSPEED = {"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": "auto"}
+
+
+def test_a_script_with_its_configuration_and_data(tmp_path: Path) -> None:
+    rows = [{"image": "a.png", "conversations": []}, {"conversations": []}, {"conversations": []}]
+    data = tmp_path / "train.json"
+    data.write_text(json.dumps(rows))
+    (tmp_path / "ds_config_zero3.json").write_text(json.dumps(DEEPSPEED))
+    script = tmp_path / "finetune_lora.sh"
+    script.write_text(SCRIPT.format(data=data))
+    found = of(f"bash {script}")
+    assert {"L02", "L03", "L05", "L10"} <= found.keys()
+    assert found["L05"].title.startswith("2 of 3 samples have no image")
+    assert found["L10"].fix == "--eval_strategy steps"
+    assert found["L10"].evidence.startswith("finetune_lora.sh:9")
+
+
+def test_yaml_of_llamafactory_trl_and_accelerate(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
+    (tmp_path / "lf.yaml").write_text(
+        "finetuning_type: lora\ndeepspeed: ds.json\ngradient_checkpointing: true\n"
+    )
+    assert "L02" in of("llamafactory-cli train lf.yaml", tmp_path)
+    (tmp_path / "acc.yaml").write_text("deepspeed_config:\n  zero_stage: 3\ndistributed_type: DEEPSPEED\n")
+    assert "L02" in of("accelerate launch --config_file acc.yaml train.py --use_peft", tmp_path)
+    (tmp_path / "trl.yaml").write_text("gradient_checkpointing_kwargs:\n  use_reentrant: true\n")
+    assert "L01" in of("trl sft --config trl.yaml", tmp_path)
+
+
+def test_full_tuning_under_zero3_saves_what_it_gathers(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
+    assert "L06" in of("torchrun train.py --deepspeed ds.json", tmp_path)
+
+
+def test_a_file_that_is_not_there_or_broken_is_said(tmp_path: Path) -> None:
+    assert "ds.json is not there" in of("torchrun train.py --deepspeed ds.json", tmp_path)["L00"].evidence
+    (tmp_path / "ds.json").write_text("{")
+    assert "L00" in of("torchrun train.py --deepspeed ds.json", tmp_path)
+    (tmp_path / "a.yaml").write_text("a: [")
+    assert "L00" in of("llamafactory-cli train a.yaml", tmp_path)
+
+
+def test_a_model_is_read_from_its_configuration_alone(tmp_path: Path) -> None:
+    config = {
+        "model_type": "qwen3_vl_moe",
+        "text_config": {"num_experts": 128},
+        "vision_config": {"depth": 1},
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = model.read(str(tmp_path))
+    assert found == Model(str(tmp_path), "qwen3_vl_moe", vision=True, experts=True, remote=False)
+    assert isinstance(found, Model)
+    assert "L12" in of("swift sft --deepspeed zero3", given_=around(kind=found))
+    assert "No such file" in str(model.read(str(tmp_path / "nothing")))
+
+
+@given(st.text(max_size=200))
+def test_any_command_can_be_looked_at(text: str) -> None:
+    of(text)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+NAMES = [
+    "zero_optimization",
+    "max_slice_nums",
+    "gradient_accumulation_steps",
+    "deepspeed",
+    "lora_r",
+    "dataset",
+]
+
+
+@given(st.dictionaries(st.sampled_from(NAMES), values))
+def test_any_configuration_can_be_looked_at(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]
+) -> None:
+    path = tmp_path_factory.mktemp("any") / "ds.json"
+    path.write_text(json.dumps(data))
+    made = setup.Setup()
+    setup.from_file(str(path), made)
+    lint(made, around())

@@ -1,0 +1,36 @@
+"""A model's ``config.json``: what it is, as far as that matters for checkpointing. Its code is never run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from vlmpatch.tools.lint.rules import Model
+
+_VISION = ("vision_config", "visual", "vision_tower", "mm_vision_tower", "vit_config", "vision_cfg")
+_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_intermediate_size")
+
+
+def read(path: str) -> Model | str:
+    """The model at folder or file ``path``, or what is wrong with it in words."""
+    file = os.path.join(path, "config.json") if os.path.isdir(path) else path
+    try:
+        with open(file, encoding="utf-8") as handle:
+            config = json.load(handle)
+    except OSError as error:
+        return f"{file}: {error.strerror}"
+    except (ValueError, RecursionError) as error:
+        return f"{file}: {error}"
+    if not isinstance(config, Mapping):
+        return f"{file}: holds no settings"
+    parts = [config, *(value for value in config.values() if isinstance(value, Mapping))]
+    kind = str(config.get("model_type") or next(iter(config.get("architectures") or []), "unknown"))
+    vision = any(part.get(key) for part in parts for key in _VISION) or "vl" in kind.lower()
+    experts = any(_several(part.get(key)) for part in parts for key in _EXPERTS)
+    return Model(os.path.dirname(file) or ".", kind[:60], vision, experts, "auto_map" in config)
+
+
+def _several(value: Any) -> bool:
+    return isinstance(value, int) and value > 1

@@ -1,0 +1,272 @@
+"""What is known to go wrong, rule by rule. Each looks at a ``Setup`` and at the model, and says one thing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from vlmpatch import versions
+from vlmpatch.tools.findings import Finding
+from vlmpatch.tools.lint.data import count
+from vlmpatch.tools.lint.setup import Said, Setup
+from vlmpatch.tools.words import Words
+
+
+class Model(NamedTuple):
+    """What a model's ``config.json`` says that matters here."""
+
+    folder: str
+    kind: str
+    vision: bool
+    experts: bool
+    remote: bool
+
+
+class Around(NamedTuple):
+    """What else a rule may ask for.
+
+    Attributes:
+        model: the model, if one was given.
+        installed: versions, by distribution.
+        armed: failures that a patch ends in this environment.
+        say: the language.
+    """
+
+    model: Model | None
+    installed: Mapping[str, str | None]
+    armed: frozenset[str]
+    say: Words
+
+
+Rule = Callable[[Setup, Around], Iterator[Finding]]
+REENTRANT = """--gradient_checkpointing_kwargs '{"use_reentrant": false}'"""
+
+
+def lint(setup: Setup, around: Around) -> list[Finding]:
+    """All findings on ``setup``."""
+    found = [finding for rule in RULES for finding in rule(setup, around)]
+    for problem in setup.problems:
+        found.append(Finding("L00", "warning", around.say("This could not be read."), problem))
+    return found
+
+
+def _severity(around: Around, failure: str) -> str:
+    return "note" if failure in around.armed else "warning"
+
+
+def _ended(around: Around, failure: str, fix: str) -> str:
+    return (
+        around.say("nothing: vlmpatch ends this ({failure})", failure=failure)
+        if failure in around.armed
+        else fix
+    )
+
+
+def _link(failure: str) -> str:
+    return f"python -m vlmpatch explain {failure}"
+
+
+def explicit_reentrant(setup: Setup, around: Around) -> Iterator[Finding]:
+    """use_reentrant=True in so many words."""
+    if (given := setup.reentrant) is None:
+        return
+    failure = {0: "F3", 1: "F1", 2: "F1", 3: "F8"}[setup.stage]
+    title = around.say("Reentrant checkpointing is asked for, which fails or trains wrongly here.")
+    yield Finding("L01", "warning", title, _quote("use_reentrant", given), REENTRANT, _link(failure))
+
+
+def zero3_lora(setup: Setup, around: Around) -> Iterator[Finding]:
+    """ZeRO-3 with frozen parameters and non-reentrant checkpointing before DeepSpeed 0.19.3."""
+    lora, checkpointing = setup.lora, setup.checkpointing
+    if setup.stage != 3 or lora is None or setup.reentrant or (checkpointing and checkpointing.off):
+        return
+    if not _inside(around, "deepspeed", "<0.19.3.dev0") or not _inside(around, "torch", ">=2.5.0.dev0"):
+        return
+    title = around.say("LoRA with checkpointing under ZeRO-3 ends in a CheckpointError.")
+    fix = _ended(around, "F4", "pip install 'deepspeed>=0.19.3'")
+    yield Finding("L02", _severity(around, "F4"), title, _quote("lora", lora), fix, _link("F4"))
+
+
+def slices(setup: Setup, around: Around) -> Iterator[Finding]:
+    """More image slices than the tower takes in one call."""
+    most, batch = setup.get("max_slice_nums"), setup.get("vision_batch_size")
+    size = (batch.number if batch else 16) or 16
+    samples = setup.get("per_device_train_batch_size")
+    wanted = ((most.number or 0) + 1) * ((samples.number if samples else 1) or 1) if most else 0
+    if most is None or wanted <= size:
+        return
+    failure = {0: "F3", 1: "F1", 2: "F1", 3: "F11"}[setup.stage]
+    title = around.say(
+        "Up to {wanted} image slices a step, {size} a call: the vision tower is called several times.",
+        wanted=wanted,
+        size=size,
+    )
+    fix = _ended(around, failure, f'"vision_batch_size": {wanted}')
+    yield Finding(
+        "L03", _severity(around, failure), title, _quote("max_slice_nums", most), fix, _link(failure)
+    )
+
+
+def static_graph(setup: Setup, around: Around) -> Iterator[Finding]:
+    """static_graph with accumulation."""
+    given = setup.get("ddp_static_graph", "static_graph", "ddp_config.static_graph")
+    if given and given.on and setup.accumulation > 1:
+        title = around.say("static_graph with gradient accumulation ends in an internal assertion of torch.")
+        fix = "--ddp_static_graph false"
+        yield Finding("L04", "warning", title, _quote("static_graph", given), fix, _link("F3"))
+
+
+def mixed_data(setup: Setup, around: Around) -> Iterator[Finding]:
+    """Samples without an image among those with one, or a text-only data set, under ZeRO-3."""
+    given = setup.get("dataset", "data_path", "train_file", "dataset_name", "train_data_path")
+    if given is None or (around.model and not around.model.vision):
+        return
+    for path in given.value.split(","):
+        counted = count(path) if os.path.isfile(path) else None
+        if counted is None or counted.rows == 0 or counted.images == counted.rows:
+            continue
+        failure = {0: "F19", 1: "F16", 2: "F16", 3: "F11"}[setup.stage]
+        if counted.images == 0 and setup.stage != 3:
+            continue
+        title = around.say(
+            "{without} of {rows} samples have no image: ranks then wait for each other.",
+            without=counted.rows - counted.images,
+            rows=counted.rows,
+        )
+        fix = _ended(around, failure, around.say("give each of them an image; a blank one will do"))
+        yield Finding("L05", _severity(around, failure), title, _quote("dataset", given), fix, _link(failure))
+
+
+def save_ungathered(setup: Setup, around: Around) -> Iterator[Finding]:
+    """ZeRO-3 that does not gather what it saves."""
+    given = setup.get("zero_optimization.stage3_gather_16bit_weights_on_model_save")
+    stated = setup.get("zero_optimization.stage")
+    if setup.stage == 3 and stated and (given is None or given.off) and setup.lora is None:
+        title = around.say("Nothing gathers the weights when the model is saved.")
+        fix = '"stage3_gather_16bit_weights_on_model_save": true'
+        yield Finding("L06", "warning", title, _quote("zero_optimization", stated), fix, _link("F25"))
+
+
+def folk_remedies(setup: Setup, around: Around) -> Iterator[Finding]:
+    """What people add against these failures, which costs something and is needed no longer."""
+    unused, checkpointing = setup.get("ddp_find_unused_parameters"), setup.checkpointing
+    if unused and unused.on and setup.stage == 0 and "F3" in around.armed:
+        title = around.say("Looking for unused parameters costs time every step.")
+        fix = around.say("leave it out, unless a part of the model is never used")
+        yield Finding("L07", "note", title, _quote("ddp_find_unused_parameters", unused), fix, _link("F19"))
+    if checkpointing and checkpointing.off and (around.model is None or around.model.vision):
+        title = around.say(
+            "Checkpointing is off, which costs memory; against these failures it is not needed."
+        )
+        yield Finding("L08", "note", title, _quote("gradient_checkpointing", checkpointing), _CHECKPOINT)
+    timeout = setup.get("ddp_timeout", "deepspeed_timeout")
+    if timeout and (timeout.number or 0) > 7200:
+        title = around.say("A long time-out does not end a hang, it only shows it later.")
+        yield Finding(
+            "L09", "note", title, _quote("ddp_timeout", timeout), "--ddp_timeout 1800", _link("F11")
+        )
+
+
+_CHECKPOINT = f"--gradient_checkpointing true {REENTRANT}"
+
+
+def renamed_flags(setup: Setup, around: Around) -> Iterator[Finding]:
+    """Flags that a newer transformers does not know."""
+    for old, (new, since) in _RENAMED.items():
+        given = setup.said.get(old)
+        if given and _inside(around, "transformers", f">={since}.dev0"):
+            title = around.say("--{old} is gone from transformers {since} on.", old=old, since=since)
+            fix = f"--{new} {given.value}"
+            yield Finding(
+                "L10",
+                "note" if "D" in around.armed else "warning",
+                title,
+                _quote(old, given),
+                fix,
+                _link("D"),
+            )
+
+
+_RENAMED = {
+    "evaluation_strategy": ("eval_strategy", "4.51.0"),
+    "warmup_ratio": ("warmup_steps", "5.11.0"),
+}
+
+
+def lost_micro_batches(setup: Setup, around: Around) -> Iterator[Finding]:
+    """ZeRO-2 with accumulation on DeepSpeed 0.17.6 to 0.18.2."""
+    given = setup.get("gradient_accumulation_steps")
+    if (
+        setup.stage == 2
+        and given
+        and setup.accumulation > 1
+        and _inside(around, "deepspeed", ">=0.17.6.dev0,<0.18.3.dev0")
+    ):
+        title = around.say("Only the last micro-batch of each step counts, without an error.")
+        fix = _ended(around, "F18", "pip install 'deepspeed>=0.18.3'")
+        severity = _severity(around, "F18")
+        yield Finding("L11", severity, title, _quote("gradient_accumulation_steps", given), fix, _link("F18"))
+
+
+def experts(setup: Setup, around: Around) -> Iterator[Finding]:
+    """A mixture of experts under ZeRO."""
+    if around.model and around.model.experts and setup.stage >= 2:
+        title = around.say("Ranks that send tokens to different experts wait for each other.")
+        fix = _ended(around, "F27", "deepspeed.utils.set_z3_leaf_modules(model, [TheSparseBlock])")
+        yield Finding("L12", _severity(around, "F27"), title, around.model.kind, fix, _link("F27"))
+
+
+def generates(setup: Setup, around: Around) -> Iterator[Finding]:
+    """GRPO and its kin generate while checkpointing is on."""
+    named = " ".join(
+        [*setup.programs, *(said.value for name, said in setup.said.items() if name == "rlhf_type")]
+    ).lower()
+    given = setup.checkpointing
+    local = not ((fast := setup.get("use_vllm")) and fast.on)
+    if "grpo" in named and given and given.on and local:
+        title = around.say("generate() with checkpointing on loses its KV cache half way.")
+        fix = _ended(around, "F30", "--use_vllm true")
+        yield Finding(
+            "L13", _severity(around, "F30"), title, _quote("gradient_checkpointing", given), fix, _link("F30")
+        )
+
+
+def llamafactory_reentrant(setup: Setup, around: Around) -> Iterator[Finding]:
+    """LLaMA-Factory fills in use_reentrant_gc: true."""
+    ours = "llamafactory-cli" in setup.programs or "finetuning_type" in setup.said
+    if ours and setup.get("use_reentrant_gc") is None and setup.stage != 3:
+        failure = "F1" if setup.stage else "F3"
+        title = around.say("LLaMA-Factory fills in use_reentrant_gc: true where nothing is said.")
+        fix = _ended(around, failure, "use_reentrant_gc: false")
+        yield Finding("L14", _severity(around, failure), title, "", fix, _link(failure))
+
+
+RULES: Sequence[Rule] = (
+    explicit_reentrant,
+    zero3_lora,
+    slices,
+    static_graph,
+    mixed_data,
+    save_ungathered,
+    folk_remedies,
+    renamed_flags,
+    lost_micro_batches,
+    experts,
+    generates,
+    llamafactory_reentrant,
+)
+
+
+def _quote(name: str, given: Said) -> str:
+    return f"{given.where}: {name} = {given.value[:80]}"
+
+
+def _inside(around: Around, name: str, specifier: str) -> bool:
+    version = around.installed.get(name)
+    if version is None:
+        return True  # not known here: the launch may be for another machine
+    try:
+        return versions.satisfies(version, specifier)
+    except ValueError:
+        return True

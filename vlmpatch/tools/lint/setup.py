@@ -1,0 +1,264 @@
+"""What a launch asks for, whichever framework's words it is written in."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+DEPTH = 3  # configurations that name configurations
+_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
+_STAGE = re.compile(r"zero[_-]?(?:stage[_-]?)?([0-3])", re.IGNORECASE)
+
+
+class Said(NamedTuple):
+    """A value, as it was written, and where."""
+
+    value: str
+    where: str
+
+    @property
+    def on(self) -> bool:
+        """Whether it switches something on."""
+        return self.value.strip().lower() in _TRUE
+
+    @property
+    def off(self) -> bool:
+        """Whether it switches something off."""
+        return self.value.strip().lower() in _FALSE
+
+    @property
+    def number(self) -> int | None:
+        """The value as a whole number."""
+        try:
+            return int(float(self.value))
+        except (ValueError, OverflowError):
+            return None
+
+
+class Setup:
+    """Everything a launch says, by name; the first to say something is heard (the command line)."""
+
+    def __init__(self) -> None:
+        self.said: dict[str, Said] = {}
+        self.programs: list[str] = []
+        self.problems: list[str] = []
+
+    def say(self, name: str, value: object, where: str) -> None:
+        """Note that ``where`` sets ``name``."""
+        if isinstance(value, bool):
+            value = str(value).lower()
+        elif isinstance(value, (dict, list)):
+            value = json.dumps(value)
+        self.said.setdefault(
+            name.lstrip("-").replace("-", "_"), Said("" if value is None else str(value), where)
+        )
+
+    def get(self, *names: str) -> Said | None:
+        """The first of ``names`` that is set."""
+        return next((self.said[name] for name in names if name in self.said), None)
+
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage; 0 without DeepSpeed."""
+        given = self.get("zero_optimization.stage", "deepspeed_config.zero_stage", "zero_stage")
+        if given:
+            return given.number or 0
+        named = self.get("deepspeed", "deepspeed_config_file")
+        match = _STAGE.search(os.path.basename(named.value)) if named else None
+        return int(match[1]) if match else 0
+
+    @property
+    def lora(self) -> Said | None:
+        """What asks for adapters."""
+        for name, meant in _LORA.items():
+            given = self.said.get(name)
+            if given and (given.on if meant is None else given.value.lower() in meant):
+                return given
+        return self.get("lora_rank", "lora_r", "lora_target", "lora_target_modules")
+
+    @property
+    def checkpointing(self) -> Said | None:
+        """What says whether to checkpoint."""
+        return self.get("gradient_checkpointing")
+
+    @property
+    def reentrant(self) -> Said | None:
+        """What says use_reentrant=True in so many words."""
+        kwargs = self.get("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant")
+        given = self.get("use_reentrant", "use_reentrant_gc", "gradient_checkpointing_kwargs.use_reentrant")
+        if given and given.on:
+            return given
+        words = re.sub(r"[\"'\s]", "", kwargs.value).lower() if kwargs else ""
+        return kwargs if "use_reentrant:true" in words or "use_reentrant=true" in words else None
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches a step."""
+        given = self.get("gradient_accumulation_steps")
+        return (given.number or 1) if given else 1
+
+
+_LORA: Mapping[str, tuple[str, ...] | None] = {
+    "use_lora": None,
+    "use_peft": None,
+    "lora_enable": None,
+    "train_type": ("lora", "qlora", "longlora", "adalora"),
+    "tuner_type": ("lora", "qlora", "longlora", "adalora"),
+    "sft_type": ("lora", "qlora"),
+    "finetuning_type": ("lora", "qlora"),
+    "adapter": ("lora", "qlora"),
+}
+
+
+def from_command(line: str, where: str, setup: Setup, folder: str = ".") -> None:
+    """Read a launch line: a shell script, or a command with its flags."""
+    words = _split(line, setup)
+    if words and words[0] in ("bash", "sh", "source", ".") and len(words) > 1:
+        words = words[1:]
+    if words and words[0].endswith(".sh"):
+        from_script(os.path.join(folder, words[0]), setup)
+        return
+    setup.programs += [
+        os.path.basename(word) for word in words if not word.startswith("-") and "=" not in word
+    ][:6]
+    for name, value in _flags(words):
+        setup.say(name, value, where)
+    for word in words:
+        if word.endswith((".yaml", ".yml")) and os.path.isfile(os.path.join(folder, word)):
+            from_file(os.path.join(folder, word), setup)
+    _follow(setup, folder, 0)
+
+
+def _split(line: str, setup: Setup) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        setup.problems.append(f"{line[:60]}: {error}")
+        return line.split()
+
+
+def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
+    for number, word in enumerate(words):
+        if not word.startswith("--") or len(word) == 2:
+            if "=" in word and word.split("=")[0].isidentifier():
+                name, _, value = word.partition("=")  # NPROC_PER_NODE=8, hydra's key=value
+                yield name, value
+            continue
+        name, equals, value = word[2:].partition("=")
+        if not equals:
+            following = words[number + 1] if number + 1 < len(words) else "--"
+            value = "true" if following.startswith("--") else following
+        yield name, value
+
+
+def from_script(path: str, setup: Setup) -> None:
+    """Read a shell script: its variables, then the line that launches."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            text = handle.read(1 << 20)
+    except OSError as error:
+        setup.problems.append(f"{path}: {error.strerror}")
+        return
+    variables: dict[str, str] = {}
+    for number, line in _joined(text):
+        filled = _filled(line, variables)
+        if match := re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(\S*|'[^']*'|\"[^\"]*\")\s*(?:#.*)?$", filled):
+            variables[match[1]] = match[2].strip("\"'")
+        elif re.search(
+            r"\b(torchrun|deepspeed|accelerate|swift|llamafactory-cli|trl|axolotl|python3?)\b", filled
+        ):
+            from_command(filled, f"{os.path.basename(path)}:{number}", setup, os.path.dirname(path) or ".")
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    held, first = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        first = first if held else number
+        if line.rstrip().endswith("\\"):
+            held += line.rstrip()[:-1] + " "
+        else:
+            yield first, held + line
+            held = ""
+    if held:
+        yield first, held
+
+
+def _filled(line: str, variables: Mapping[str, str]) -> str:
+    def value(match: re.Match[str]) -> str:
+        return variables.get(match[1] or match[2], match[0])
+
+    return re.sub(r"\$\{(\w+)\}|\$(\w+)", value, line)
+
+
+def from_file(path: str, setup: Setup, depth: int = 0) -> None:
+    """Read a DeepSpeed, accelerate, TRL, axolotl or LLaMA-Factory configuration."""
+    data = _parsed(path, setup)
+    if data is None:
+        return
+    _take(data, os.path.basename(path), setup, "")
+    _follow(setup, os.path.dirname(path) or ".", depth + 1)
+
+
+def _take(data: Mapping[str, Any], where: str, setup: Setup, above: str) -> None:
+    for name, value in data.items():
+        setup.say(f"{above}{name}", value, where)
+        if isinstance(value, Mapping):
+            _take(value, where, setup, f"{above}{name}.")
+
+
+def _follow(setup: Setup, folder: str, depth: int) -> None:
+    for name in (
+        "deepspeed",
+        "deepspeed_config.deepspeed_config_file",
+        "config_file",
+        "config",
+        "accelerate_config",
+    ):
+        given = setup.said.get(name)
+        path = os.path.join(folder, given.value) if given else ""
+        if (
+            depth < DEPTH
+            and given
+            and given.value.endswith((".json", ".yaml", ".yml"))
+            and not _read(setup, path)
+        ):
+            if os.path.isfile(path):
+                from_file(path, setup, depth)
+            else:
+                setup.problems.append(f"{given.where}: --{name} {given.value} is not there")
+
+
+def _read(setup: Setup, path: str) -> bool:
+    mark = f"\0{os.path.abspath(path)}"
+    known = mark in setup.said
+    setup.said.setdefault(mark, Said("", ""))
+    return known
+
+
+def _parsed(path: str, setup: Setup) -> Mapping[str, Any] | None:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as handle:
+            text = handle.read(4 << 20)
+        if path.endswith(".json"):
+            data = json.loads(text)
+        else:
+            import yaml
+
+            data = yaml.safe_load(text)
+    except ImportError:
+        setup.problems.append(f"{path}: cannot be read without PyYAML (pip install pyyaml)")
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        setup.problems.append(f"{path}: {str(error).splitlines()[0] if str(error) else 'cannot be read'}")
+        return None
+    except Exception as error:  # PyYAML's errors have a root of their own, and it is imported only here
+        setup.problems.append(f"{path}: {str(error).splitlines()[0]}")
+        return None
+    if not isinstance(data, Mapping):
+        setup.problems.append(f"{path}: holds no settings")
+        return None
+    return data
