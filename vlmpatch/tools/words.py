@@ -90,7 +90,7 @@ _CHINESE = {
     "A model's own code says use_reentrant=True.": "模型自带的代码写明了 use_reentrant=True。",
     "A model's own code writes image features into the embeddings.": (
         "模型自带的代码把图像特征原地写入 embedding。"
-    ),  # fmt: skip
+    ),
     "Checkpointing is off, which costs memory; against these failures it is not needed.": (
         "检查点已关闭,这会多占显存;为避免这些失败并不需要这样做。"
     ),
@@ -106,13 +106,13 @@ _CHINESE = {
     "Nothing gathers the weights when the model is saved.": "保存模型时没有收集权重。",
     "Only the last micro-batch of each step counts, without an error.": (
         "每步只有最后一个 micro batch 有效,而且没有报错。"
-    ),  # fmt: skip
+    ),
     "Packages, in {folder}": "软件包,位于 {folder}",
     "Patches that have nothing to do here": "在这里无事可做的补丁",
     "Patches that will act here": "在这里会生效的补丁",
     "Ranks that send tokens to different experts wait for each other.": (
         "把 token 送往不同专家的各 rank 会互相等待。"
-    ),  # fmt: skip
+    ),
     "Reentrant checkpointing is asked for, which fails or trains wrongly here.": (
         "指定了 reentrant 检查点,在这里会报错或算错梯度。"
     ),
@@ -130,7 +130,7 @@ _CHINESE = {
     "a launch line or a shell script; it is not run": "启动命令或 shell 脚本;不会执行",
     "a log, - for standard input, a failure (F3) or a patch id": (
         "日志文件,- 表示标准输入,失败编号(F3)或补丁 id"
-    ),  # fmt: skip
+    ),
     "a model's folder or config.json; its code is not run": "模型目录或 config.json;不会执行其代码",
     "activate the environment you train in, then run this again": "激活训练用的环境,然后重新运行",
     "as data": "以数据(JSON)输出",
@@ -141,7 +141,7 @@ _CHINESE = {
     "exit with 1 on warnings too": "有警告时也以 1 退出",
     "generate() with checkpointing on loses its KV cache half way.": (
         "开着检查点调用 generate() 会在中途丢掉 KV cache。"
-    ),  # fmt: skip
+    ),
     "give each of them an image; a blank one will do": "让每条样本都带一张图(空白图即可)",
     "here: {version}": "当前:{version}",
     "leave it out, unless a part of the model is never used": "去掉它,除非模型有一部分从不使用",
@@ -174,7 +174,7 @@ _CHINESE = {
     ),
     "{count} patches have nothing to do here; --all lists them.": (
         "另有 {count} 个补丁在这里无事可做;--all 可列出。"
-    ),  # fmt: skip
+    ),
     "{id} is needed here and cannot be had.": "这里需要 {id},但无法启用。",
     "{package} {version} ends {count} of them": "{package} {version} 会去掉 {count} 个",
     "{without} of {rows} samples have no image: ranks then wait for each other.": (

@@ -1,0 +1,82 @@
+"""Parameters of which this rank holds a part only: told, and made whole for the length of a block.
+
+DeepSpeed marks them: ``ds_id`` says that a parameter is partitioned at all, ``ds_status`` whether its
+values are here at the moment. ``deepspeed.zero.GatheredParameters`` partitions at its end whatever it was
+given, so it is given only what is not here: who gathered himself keeps what he gathered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MODULE = "deepspeed.runtime.zero.partition_parameters"
+# What torch tells of a tensor without looking at its values or its shape.
+METADATA = frozenset(
+    {"device", "dtype", "requires_grad", "is_meta", "is_leaf", "grad", "grad_fn", "layout", "is_cuda"}
+    | {"is_sparse", "is_quantized", "is_cpu", "names", "_backward_hooks", "_version", "retains_grad"}
+)
+
+
+def absent(value: Any) -> bool:
+    """Whether ``value`` is a parameter whose values are not on this rank at the moment."""
+    status = getattr(value, "ds_status", None)
+    return status is not None and getattr(status, "name", None) == "NOT_AVAILABLE"
+
+
+def any_absent(module: Any) -> bool:
+    """Whether ``module`` or a child of it has such a parameter."""
+    return MODULE in sys.modules and any(absent(parameter) for parameter in module.parameters())
+
+
+@contextlib.contextmanager
+def whole(parameters: Iterable[Any], *, changed: bool) -> Iterator[None]:
+    """``parameters`` are whole inside; takes every rank.
+
+    Args:
+        parameters: those of them that are not here are gathered, the others left alone.
+        changed: whether rank 0's values are to be kept afterwards, on every rank.
+    """
+    missing = [parameter for parameter in parameters if absent(parameter)]
+    if not missing:
+        yield
+        return
+    gathered = vars(sys.modules[MODULE])["GatheredParameters"]
+    with gathered(missing, modifier_rank=0 if changed else None):
+        yield
+
+
+@contextlib.contextmanager
+def whole_when_touched(*, changed: bool) -> Iterator[None]:
+    """Inside, a parameter is gathered where a torch function is first called on it; takes every rank."""
+    from torch.overrides import TorchFunctionMode
+
+    with contextlib.ExitStack() as gathered:
+
+        class Gather(TorchFunctionMode):  # type: ignore[misc]
+            def __torch_function__(
+                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+            ) -> Any:
+                kwargs = kwargs or {}
+                if not _only_metadata(function):
+                    for parameter in _parameters((*args, *kwargs.values())):
+                        gathered.enter_context(whole([parameter], changed=changed))
+                return function(*args, **kwargs)
+
+        with Gather():
+            yield
+
+
+def _parameters(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _parameters(value)
+        elif absent(value):
+            yield value
+
+
+def _only_metadata(function: Any) -> bool:
+    attribute = getattr(getattr(function, "__self__", None), "__name__", "")
+    return getattr(function, "__name__", "") == "__get__" and attribute in METADATA

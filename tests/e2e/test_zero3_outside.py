@@ -1,0 +1,111 @@
+"""What is done with a ZeRO-3 model outside the engine's forward, bare and patched, on two real ranks.
+
+Values are compared with the same thing made without ZeRO-3; ``tests.lab.outside`` holds the programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.lab import envs, launch
+
+SIZE_MISMATCH = "the shape in current model is torch.Size([0])"
+OUT_OF_BOUNDS = "index 0 is out of bounds for dimension 0 with size 0"
+LAST4 = "tf457-ds0182"
+
+
+class Expected(NamedTuple):
+    """How one case ends without vlmpatch (an error's words, or a key whose value is wrong) and with it."""
+
+    case: str
+    bare: str
+    patched: str = ""  # words of the clear error, where there is one
+
+
+CASES: dict[str, list[Expected]] = {
+    LAST4: [
+        Expected("made-from-scratch", OUT_OF_BOUNDS),
+        Expected("made-with-a-new-head", "garbage"),
+        Expected("loaded-gemma3", OUT_OF_BOUNDS),
+        Expected("loaded-in-a-constructor", SIZE_MISMATCH),
+        Expected("loaded-afterwards", SIZE_MISMATCH),
+        Expected("loaded-on-one-rank", SIZE_MISMATCH, "load_state_dict of Sequential was called on rank 0"),
+    ],
+    "tf449-ds0164": [
+        Expected("own-zero-init-qwen2_5_vl", SIZE_MISMATCH),
+        Expected("loaded-in-a-constructor", SIZE_MISMATCH),
+    ],
+    "tf500-ds0192": [
+        Expected("made-from-scratch", OUT_OF_BOUNDS),
+        Expected("loaded-gemma3", "Fan in and fan out can not be computed"),
+    ],
+}
+INNOCENT = ["loaded-by-who-gathers", "resumed", "loaded-qwen2_5_vl"]
+SLOW = {stack: [] if stack == LAST4 else [pytest.mark.slow] for stack in CASES}
+Found = Callable[[str, bool, str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """What each case of a stack did; all of them share one process, bare and patched one each."""
+
+    @functools.cache
+    def of_stack(name: str, patched: bool) -> dict[str, Any]:
+        stack = envs.read_stacks()[name]
+        launch.warm_up(stack)
+        cases = [expected.case for expected in CASES[name]] + (INNOCENT if name == LAST4 else [])
+        kinds = {case.split("-")[-1] for case in cases} & {"gemma3", "qwen2_5_vl"}
+        models = launch.checkpoints(stack, sorted(kinds))
+        named = [word for kind, folder in models.items() for word in ("--model", f"{kind}={folder}")]
+        out = tmp_path_factory.mktemp(name)
+        command = ["python", "-m", "tests.lab.outside", "--out", str(out), *named, *cases]
+        finished = launch.run(stack, [*command, *(["--patched"] if patched else [])], limit=500)
+        assert finished.rc == 0, str(finished)
+        lines = [line for line in finished.output.splitlines() if line.startswith('{"case"')]
+        return {report["case"]: report for report in map(json.loads, lines)}
+
+    return lambda stack, patched, case: of_stack(stack, patched)[case]
+
+
+def wrong(rank: dict[str, Any]) -> list[str]:
+    found = [f"error: {rank['error']}"] if "error" in rank else []
+    found += [f"differing: {rank['differing']}"] if rank.get("differing") else []
+    found += ["left whole"] if rank.get("partitioned") is False else []
+    # What is drawn at random differs; NaN is neither near 1 nor far from it.
+    found += [f"head: {rank['head']}"] if "head" in rank and not 0.5 < rank["head"] < 2 else []
+    found += ["bias"] if rank.get("bias", 0) != 0 else []
+    return found
+
+
+@pytest.mark.parametrize(
+    ("stack", "expected"),
+    [
+        pytest.param(stack, expected, id=f"{stack}-{expected.case}", marks=SLOW[stack])
+        for stack, all_of in CASES.items()
+        for expected in all_of
+    ],
+)
+def test_fails_bare_and_is_right_or_told_patched(found: Found, stack: str, expected: Expected) -> None:
+    bare = found(stack, False, expected.case)["ranks"]
+    if expected.bare == "garbage":
+        assert all(wrong(rank) and "error" not in rank for rank in bare)
+    else:
+        assert any(expected.bare in rank.get("error", "") for rank in bare), bare
+    patched = found(stack, True, expected.case)
+    assert not patched["hung"]
+    if expected.patched:
+        assert any(expected.patched in rank["error"] for rank in patched["ranks"]), patched
+        assert patched["seconds"] < 45  # nobody waits for minutes
+    else:
+        assert [wrong(rank) for rank in patched["ranks"]] == [[], []]
+
+
+@pytest.mark.parametrize("case", INNOCENT)
+def test_what_was_right_stays_right(found: Found, case: str) -> None:
+    for patched in (False, True):
+        assert [wrong(rank) for rank in found(LAST4, patched, case)["ranks"]] == [[], []]

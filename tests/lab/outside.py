@@ -1,0 +1,397 @@
+"""What a program does with a ZeRO-3 model outside the engine's forward: make, load, call, save it.
+
+    python -m tests.lab.outside --out DIR [--patched] [--model KIND=FOLDER ...] CASE ...
+
+runs inside a stack's environment from the root of the clone. Each case is a function of this module's
+``CASES`` and runs on two forked ranks that meet over gloo, with transformers told of ZeRO-3 as a Trainer
+tells it (``HfDeepSpeedConfig``), so that ``from_pretrained`` partitions what it makes. One JSON line a
+case goes to standard output. Each compares what it has with the same thing made without ZeRO-3.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+Case = Callable[["Stage"], dict[str, Any]]
+CASES: dict[str, Case] = {}
+ZERO3: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 1,
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+    # Everything is partitioned: by default tensors this small would stay whole.
+    "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    "steps_per_print": 1_000_000,
+}
+
+
+class Stage:
+    """What a case is given: its rank, folders, and ZeRO-3 to be switched on where it wants it."""
+
+    def __init__(self, rank: int, models: dict[str, str], folder: Path) -> None:
+        self.rank = rank
+        self.models = models
+        self.folder = folder
+
+    @contextmanager
+    def zero3(self, **zero: Any) -> Iterator[dict[str, Any]]:
+        """Inside, transformers knows of ZeRO-3; yields DeepSpeed's configuration."""
+        try:
+            from transformers.integrations import HfDeepSpeedConfig
+        except ImportError:
+            from transformers.deepspeed import HfDeepSpeedConfig
+        config = {**ZERO3, "zero_optimization": {**ZERO3["zero_optimization"], **zero}}
+        told = HfDeepSpeedConfig(config)
+        yield config
+        del told
+
+
+def case(function: Case) -> Case:
+    """Register a case under its name, with dashes."""
+    CASES[function.__name__.replace("_", "-")] = function
+    return function
+
+
+def values(model: Any) -> dict[str, Any]:
+    """Every parameter and persistent buffer whole, by name; takes every rank."""
+    import deepspeed
+
+    found = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        with deepspeed.zero.GatheredParameters([parameter], enabled=hasattr(parameter, "ds_id")):
+            found[name] = parameter.detach().float().clone()
+    for name, buffer in model.named_buffers():
+        found[name] = buffer.detach().float().clone()
+    return found
+
+
+def differing(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """Names that are not in both, or are not bit for bit the same."""
+    both = left.keys() & right.keys()
+    return sorted([*(left.keys() ^ right.keys()), *(n for n in both if not left[n].equal(right[n]))])
+
+
+def partitioned(model: Any) -> bool:
+    """Whether every parameter is a placeholder again."""
+    return all(p.ds_status.name == "NOT_AVAILABLE" for p in model.parameters())
+
+
+# --- making ---------------------------------------------------------------------------------------
+
+
+def tiny_bert(**more: Any) -> Any:
+    import transformers
+
+    return transformers.BertConfig(
+        vocab_size=64,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=32,
+        **more,
+    )
+
+
+@case
+def made_from_scratch(stage: Stage) -> dict[str, Any]:
+    """``from_config``: BERT's word embeddings have a ``padding_idx``."""
+    import torch
+    import transformers
+
+    known = transformers.AutoModelForSequenceClassification
+    torch.manual_seed(0)
+    right = values(known.from_config(tiny_bert()))
+    torch.manual_seed(0)
+    with stage.zero3():
+        model = known.from_config(tiny_bert())
+    found = values(model)
+    spread = {name: (found[name].std() / right[name].std()).item() for name in right if right[name].std()}
+    return {
+        "partitioned": partitioned(model),
+        "differing": differing(found, right),
+        "constant": [name for name in right if not right[name].std() and not found[name].equal(right[name])],
+        "padding": found["bert.embeddings.word_embeddings.weight"][0].abs().sum().item(),
+        "spread": [min(spread.values()), max(spread.values())],
+    }
+
+
+@case
+def made_with_a_new_head(stage: Stage) -> dict[str, Any]:
+    """``from_pretrained`` of a checkpoint that lacks the head."""
+    import torch
+    import transformers
+
+    whole = transformers.BertModel(tiny_bert())
+    torch.manual_seed(3 + stage.rank)
+    folder = stage.folder / f"bert{stage.rank}"
+    whole.save_pretrained(folder)
+    known = transformers.BertForSequenceClassification
+    torch.manual_seed(0)
+    right = values(known.from_pretrained(folder))
+    torch.manual_seed(0)
+    with stage.zero3():
+        model = known.from_pretrained(stage.folder / "bert0" if _met() else folder)
+    found = values(model)
+    right = {name: value for name, value in right.items() if "classifier" in name or stage.rank == 0}
+    return {
+        "partitioned": partitioned(model),
+        "head": found["classifier.weight"].std().item() / right["classifier.weight"].std().item(),
+        "bias": found["classifier.bias"].abs().sum().item(),
+        "differing": [
+            name for name in differing({n: found[n] for n in right}, right) if "classifier" not in name
+        ],
+    }
+
+
+def _met() -> bool:
+    import torch.distributed as dist
+
+    dist.barrier()
+    return True
+
+
+def _loaded(stage: Stage, kind: str) -> dict[str, Any]:
+    import torch
+    import transformers
+
+    folder = stage.models[kind]
+    known = getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
+    right = values(known.from_pretrained(folder, torch_dtype=torch.float32))
+    with stage.zero3():
+        model = known.from_pretrained(folder, torch_dtype=torch.float32)
+    return {"partitioned": partitioned(model), "differing": differing(values(model), right)}
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def tower() -> Any:
+    """A vision tower of somebody's own."""
+    import torch
+
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 4, 4), torch.nn.Flatten(2), torch.nn.LayerNorm(4), torch.nn.Linear(4, 8)
+    )
+
+
+def model_with_own_tower(folder: Path | None) -> Any:
+    """A class whose constructor builds a tower and loads it, as remote code does."""
+    import torch
+    import transformers
+
+    class Model(transformers.PreTrainedModel):  # type: ignore[misc]
+        config_class = transformers.PretrainedConfig
+        all_tied_weights_keys: Any = {}  # noqa: RUF012
+
+        def __init__(self, config: Any) -> None:
+            super().__init__(config)
+            self.vision = tower()
+            if folder is not None:
+                self.vision.load_state_dict(torch.load(folder / "tower.pt"))
+            self.head = torch.nn.Linear(8, 2)
+
+        def _init_weights(self, module: Any) -> None:
+            pass
+
+        def forward(self, images: Any) -> Any:
+            return self.head(self.vision(images)).sum()
+
+    return Model
+
+
+def saved_tower(stage: Stage) -> dict[str, Any]:
+    """Writes ``tower.pt`` for each rank's own use; returns what is in it."""
+    import torch
+
+    torch.manual_seed(7)
+    state: dict[str, Any] = tower().state_dict()
+    if stage.rank == 0:
+        torch.save(state, stage.folder / "tower.pt")
+    _met()
+    return state
+
+
+@case
+def loaded_in_a_constructor(stage: Stage) -> dict[str, Any]:
+    import transformers
+
+    right = saved_tower(stage)
+    with stage.zero3():
+        model = model_with_own_tower(stage.folder)._from_config(transformers.PretrainedConfig())
+    return {"partitioned": partitioned(model), "differing": differing(values(model.vision), right)}
+
+
+@case
+def loaded_afterwards(stage: Stage) -> dict[str, Any]:
+    import transformers
+
+    right = saved_tower(stage)
+    with stage.zero3():
+        model = model_with_own_tower(None)._from_config(transformers.PretrainedConfig())
+    model.vision.load_state_dict(right)
+    return {"partitioned": partitioned(model), "differing": differing(values(model.vision), right)}
+
+
+@case
+def loaded_on_one_rank(stage: Stage) -> dict[str, Any]:
+    import torch.distributed as dist
+    import transformers
+
+    right = saved_tower(stage)
+    with stage.zero3():
+        model = model_with_own_tower(None)._from_config(transformers.PretrainedConfig())
+    if stage.rank == 0:
+        model.vision.load_state_dict(right)
+    dist.barrier()
+    return {}
+
+
+@case
+def loaded_by_who_gathers(stage: Stage) -> dict[str, Any]:
+    """As DeepSpeed's documentation has it: gathered by hand, loaded on rank 0."""
+    import deepspeed
+    import transformers
+
+    right = saved_tower(stage)
+    with stage.zero3():
+        model = model_with_own_tower(None)._from_config(transformers.PretrainedConfig())
+    with deepspeed.zero.GatheredParameters(list(model.vision.parameters()), modifier_rank=0):
+        if stage.rank == 0:
+            model.vision.load_state_dict(right)
+    return {"partitioned": partitioned(model), "differing": differing(values(model.vision), right)}
+
+
+def own_zero_init(stage: Stage, kind: str) -> dict[str, Any]:
+    """``from_pretrained`` under a ``zero.Init`` of the script's own, of which transformers knows nothing."""
+    import deepspeed
+    import torch
+    import transformers
+
+    folder = stage.models[kind]
+    known = getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
+    right = values(known.from_pretrained(folder, torch_dtype=torch.float32))
+    with deepspeed.zero.Init(config_dict_or_path=ZERO3):
+        model = known.from_pretrained(folder, torch_dtype=torch.float32)
+    return {"partitioned": partitioned(model), "differing": differing(values(model), right)}
+
+
+def engine_of(stage: Stage, **zero: Any) -> Any:
+    """The model with the tower, made under ZeRO-3, in DeepSpeed's engine, trained for a step."""
+    import deepspeed
+    import torch
+    import transformers
+
+    saved_tower(stage)
+    torch.manual_seed(5)
+    with stage.zero3(**zero) as config:
+        model = model_with_own_tower(None)._from_config(transformers.PretrainedConfig())
+    engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+    step(engine, stage.rank)
+    return engine
+
+
+def step(engine: Any, rank: int) -> None:
+    import torch
+
+    torch.manual_seed(11 + rank)
+    engine.backward(engine(torch.randn(2, 3, 8, 8)))
+    engine.step()
+
+
+@case
+def resumed(stage: Stage) -> dict[str, Any]:
+    """DeepSpeed's own checkpoints hold empty tensors, and load them."""
+    engine = engine_of(stage)
+    engine.save_checkpoint(str(stage.folder / "resume"))
+    right = values(engine.module)
+    step(engine, stage.rank)
+    moved = differing(values(engine.module), right)
+    engine.load_checkpoint(str(stage.folder / "resume"))
+    return {"differing": differing(values(engine.module), right), "moved": len(moved)}
+
+
+# --- the runner -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab.outside")
+    parser.add_argument("cases", nargs="+")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", action="append", default=[], metavar="KIND=FOLDER")
+    parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
+    parser.add_argument("--limit", type=float, default=60.0, help="seconds a case may take")
+    asked = parser.parse_args()
+    if asked.patched:
+        import vlmpatch  # noqa: F401
+    from vlmpatch_lab import ranks
+
+    ranks.load_extension()
+    models = dict(pair.split("=", 1) for pair in asked.model)
+    for kind in models:
+        CASES[f"loaded-{kind}"] = functools.partial(_loaded, kind=kind)
+        CASES[f"own-zero-init-{kind}"] = functools.partial(own_zero_init, kind=kind)
+    for name in asked.cases:
+        print(json.dumps(run(name, models, asked.out / name, asked.limit)), flush=True)
+
+
+def run(name: str, models: dict[str, str], folder: Path, limit: float) -> dict[str, Any]:
+    """Fork the two ranks of one case; returns what each reports, and how long the case took."""
+    from vlmpatch_lab import shm
+    from vlmpatch_lab.ports import free_port
+
+    folder.mkdir(parents=True, exist_ok=True)
+    fork = multiprocessing.get_context("fork")
+    port, started = free_port(), time.monotonic()
+    members = [fork.Process(target=member, args=(name, models, folder, rank, port)) for rank in (0, 1)]
+    for process in members:
+        process.start()
+    end = started + limit
+    while any(process.is_alive() for process in members) and time.monotonic() < end:
+        if any(process.exitcode for process in members):
+            end = min(end, time.monotonic() + 10)  # the other rank learns of it and ends
+        time.sleep(0.05)
+    hung = [rank for rank, process in enumerate(members) if process.is_alive()]
+    for process in members:
+        if process.is_alive():
+            process.kill()
+        process.join()
+    shm.forget(port)
+    written = [folder / f"rank{rank}.json" for rank in (0, 1)]
+    found = [json.loads(path.read_text()) if path.exists() else {"error": "killed"} for path in written]
+    for path in written:
+        path.unlink(missing_ok=True)
+    return {"case": name, "ranks": found, "hung": hung, "seconds": round(time.monotonic() - started, 1)}
+
+
+def member(name: str, models: dict[str, str], folder: Path, rank: int, port: int) -> None:
+    """One rank."""
+    from vlmpatch_lab import ranks
+
+    ranks._log_to(folder / f"rank{rank}.log")
+    report: dict[str, Any] = {}
+    try:
+        with ranks.process_group(rank, port):
+            import deepspeed
+
+            ranks.wait_for_every_collective()  # first: DeepSpeed keeps the functions it finds
+            deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+            report |= CASES[name](Stage(rank, models, folder))
+    except Exception as error:
+        traceback.print_exc()
+        report["error"] = f"{type(error).__name__}: {error}"
+        raise SystemExit(1) from None
+    finally:
+        report["patches"] = ranks.states()
+        (folder / f"rank{rank}.json").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
