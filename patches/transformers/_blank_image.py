@@ -1,0 +1,182 @@
+"""The smallest image a model accepts, made from its configuration; and a way to run it without a trace.
+
+A model says what its images look like by the parameters of its ``get_image_features``.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Inputs = dict[str, Any]
+
+# What a vision tower returns beside the features that the language model gets. It must stay out of the
+# graph: with ``vision_feature_layer=-2`` the tower's last hidden state belongs to a layer no image trains.
+_NOT_FEATURES = ("last_hidden_state", "hidden_states", "attentions")
+_FROM_CONFIG = ("vision_feature_layer", "vision_feature_select_strategy", "vision_aspect_ratio")
+
+
+def blank_inputs(model: Any, function: Callable[..., Any], dtype: Any, device: Any) -> Inputs:
+    """Arguments of ``function`` (a bound ``get_image_features``) for one blank image.
+
+    Raises:
+        AttributeError, KeyError, TypeError: the configuration is not as any we know.
+    """
+    import torch
+
+    names = inspect.signature(function).parameters
+    recipe = next((make for mark, make in _RECIPES.items() if mark in names), _plain)
+    made = recipe(model, model.config.vision_config)
+    made |= {n: getattr(model.config, n) for n in _FROM_CONFIG if n in names and hasattr(model.config, n)}
+    inputs = {}
+    for name, value in made.items():
+        if name in names:
+            number = isinstance(value, torch.Tensor)
+            kind = dtype if number and value.is_floating_point() else None
+            inputs[name] = value.to(device=device, dtype=kind) if number else value
+    return inputs
+
+
+def features(output: Any) -> list[Any]:
+    """The floating-point tensors in what ``get_image_features`` returned."""
+    return list(_tensors(output))
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, dict):  # transformers' ModelOutput is one
+        whole = len(value) > 1 and any(name not in _NOT_FEATURES for name in value)
+        for name, item in value.items():
+            if not (whole and name in _NOT_FEATURES):
+                yield from _tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def add_nothing(tensor: Any, others: list[Any]) -> Any:
+    """A copy of ``tensor`` whose backward reaches ``others`` with zeros, whatever stands in them."""
+    return _nothing().apply(tensor, *others)
+
+
+@functools.cache
+def _nothing() -> Any:
+    import torch
+
+    class Nothing(torch.autograd.Function):  # type: ignore[misc]
+        """Adds no number: zero times NaN would be NaN."""
+
+        @staticmethod
+        def forward(ctx: Any, tensor: Any, *others: Any) -> Any:
+            ctx.others = [(other.shape, other.dtype, other.device) for other in others]
+            return tensor.clone()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            zeros = [torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.others]
+            needed = ctx.needs_input_grad[1:]
+            return (gradient, *(zero if need else None for zero, need in zip(zeros, needed, strict=True)))
+
+    return Nothing
+
+
+# --- by family ------------------------------------------------------------------------------------
+
+
+def _plain(model: Any, vision: Any) -> Inputs:
+    """CLIP, SigLIP and their kin: one picture of the size the tower was built for."""
+    import torch
+
+    return {"pixel_values": torch.ones(1, _channels(vision), *_size(vision))}
+
+
+def _patches(model: Any, vision: Any) -> Inputs:
+    """Qwen-VL, GLM-4V: rows of flattened patches, as many as are merged into one token."""
+    import torch
+
+    merge = getattr(vision, "spatial_merge_size", None) or vision.merge_kernel_size[0]
+    length = _channels(vision) * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
+    grid = torch.tensor([[1, merge, merge]])
+    sizes = torch.tensor([merge])  # VideoLLaMA 3 says for each image how much of it is merged
+    return {
+        "pixel_values": torch.ones(merge**2, length),
+        "image_grid_thw": grid,
+        "image_merge_sizes": sizes,
+    }
+
+
+def _tiles(model: Any, vision: Any) -> Inputs:
+    """LLaVA-NeXT and OneVision: tiles of one picture; Pixtral: a picture and its size."""
+    import torch
+
+    height, width = _size(vision)
+    if not hasattr(model.config, "image_grid_pinpoints"):
+        if hasattr(vision, "patch_size") and hasattr(model.config, "spatial_merge_size"):
+            height = width = vision.patch_size * model.config.spatial_merge_size
+        picture = torch.ones(1, _channels(vision), height, width)
+        return {"pixel_values": picture, "image_sizes": torch.tensor([[height, width]])}
+    count = sys.modules[type(model).__module__].image_size_to_num_patches  # type: ignore[attr-defined]
+    tiles = count([height, width], model.config.image_grid_pinpoints, height)
+    return {
+        "pixel_values": torch.ones(1, tiles, _channels(vision), height, width),
+        "image_sizes": torch.tensor([[height, width]]),
+    }
+
+
+def _padded(model: Any, vision: Any) -> Inputs:
+    """Idefics: one picture of one sample. All zeros would be taken for padding and thrown away."""
+    import torch
+
+    return {"pixel_values": torch.ones(1, 1, _channels(vision), *_size(vision))}
+
+
+def _packed(model: Any, vision: Any) -> Inputs:
+    """MiniCPM-V from 4.6 on: the patches of all pictures in one row, merged two by two and again."""
+    import torch
+
+    side = 2 * 2 ** getattr(model.config, "merger_times", 1)
+    length = side * side * vision.patch_size
+    pixels = torch.ones(1, _channels(vision), vision.patch_size, length)
+    return {"pixel_values": pixels, "target_sizes": torch.tensor([[side, side]])}
+
+
+def _shaped(model: Any, vision: Any) -> Inputs:
+    """LFM2-VL: flattened patches with their shape."""
+    import torch
+
+    side = getattr(model.config, "downsample_factor", 1)
+    length = _channels(vision) * vision.patch_size**2
+    return {
+        "pixel_values": torch.ones(1, side * side, length),
+        "spatial_shapes": torch.tensor([[side, side]]),
+        "pixel_attention_mask": torch.ones(1, side * side, dtype=torch.long),
+    }
+
+
+# The parameter of get_image_features that tells a family, the most telling first.
+_RECIPES: dict[str, Callable[[Any, Any], Inputs]] = {
+    "image_grid_thw": _patches,
+    "grid_thw": _patches,
+    "target_sizes": _packed,
+    "spatial_shapes": _shaped,
+    "pixel_attention_mask": _padded,
+    "image_sizes": _tiles,
+}
+
+
+def _channels(vision: Any) -> int:
+    names = ("in_channels", "in_chans", "num_channels")
+    return next((int(getattr(vision, name)) for name in names if hasattr(vision, name)), 3)
+
+
+def _size(vision: Any) -> tuple[int, int]:
+    size = vision.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    return int(height), int(width)

@@ -1,0 +1,269 @@
+"""A rank whose batch has no image never calls the vision tower, and the other ranks wait for it.
+
+What the user sees: under ZeRO-3 and FSDP a hang (NCCL), or ``collective mismatch`` (gloo); under DDP
+``Expected to have finished reduction in the prior iteration`` or a hang; under ZeRO-1 and ZeRO-2 sizes that
+do not match, or wrong sums without a word. Text-only samples beside samples with images are enough.
+
+Why: models call their tower under ``if pixel_values is not None``. A rank that skips it makes no gradients
+for DDP and ZeRO to reduce, and takes part in none of the gathers of ZeRO-3 and FSDP.
+
+Every transformers; no model of it does more than skip.
+
+The change, for every model whose forward calls ``get_image_features`` (or, before it existed, Qwen2-VL's
+``visual``) after its text embedding: where a batch has no image, several ranks train together and somebody
+would wait, the tower runs on the smallest blank image the model accepts, right after the text embedding as
+it does with an image, because ranks have to call their modules in one order. Its output is tied to the text
+embeddings in a way that passes zeros back and adds no number, so that a NaN adds nothing either.
+
+Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; DDP with
+``find_unused_parameters=True``, which needs no help; a tower without trainable weights, unless its weights
+are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models).
+
+Two cases cost one small all-reduce a forward, and only under ZeRO-3 and FSDP: models that call their tower
+once for images and once more for videos, since a rank cannot know whether another has both, and evaluation
+or generation, where a rank may skip the tower only if all of them do.
+
+Upstream: https://github.com/modelscope/ms-swift/issues/3213, https://github.com/OpenBMB/MiniCPM-V/issues/644,
+https://github.com/QwenLM/Qwen3-VL/issues/126, https://github.com/deepspeedai/DeepSpeed/issues/7044
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from ._blank_image import add_nothing, blank_inputs, features
+from ._every_rank import finds_unused, largest, ranks, waiting_groups
+
+_PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
+_ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
+_ENCODE = "_prepare_multimodal_encoder_kwargs_for_generation"
+
+
+def look(code: Code) -> str | None:
+    """Every model must be a subclass of ``PreTrainedModel``; generation may run the tower by itself."""
+    if "GenerationMixin" in code.names and code.class_names("PreTrainedModel") is None:
+        methods = code.class_names("GenerationMixin") or frozenset()
+        return None if _ENCODE in methods else "generate() leaves the vision tower to the model's forward"
+    if code.class_names("PreTrainedModel") is None:
+        raise Unrecognised(f"{code.module} has no class PreTrainedModel")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Wrap the forwards that skip their tower, of today's models and of each new one."""
+    if not hasattr(module, "PreTrainedModel"):
+        patch.wrap(module.GenerationMixin, _ENCODE, _encode_on_every_rank)
+        return
+    base = module.PreTrainedModel
+
+    def after_subclass(original: Any, cls: type, /, **kwargs: Any) -> None:
+        original(cls, **kwargs)
+        if patch.active:
+            _wrap_forward(patch, cls)
+
+    for cls in _subclasses(base):
+        _wrap_forward(patch, cls)
+    patch.wrap(base, "__init_subclass__", after_subclass)
+
+
+class Path(NamedTuple):
+    """How a class runs its tower, read from its forward."""
+
+    parameters: tuple[str, ...]  # of its forward, without self
+    pixels: tuple[str, ...]  # those that make it call the tower, once each
+    run: Callable[[Any, Any, Any], list[Any]]  # (model, dtype, device): the features of a blank image
+
+
+def path_of(cls: type) -> Path | None:
+    """How ``cls`` runs its tower; None for a class whose own forward does not, or not after the text."""
+    forward = vars(cls).get("forward")
+    function = inspect.unwrap(forward) if inspect.isfunction(forward) else None
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    if not {"input_ids", "inputs_embeds", "pixel_values"} <= {*parameters}:
+        return None
+    names = list(code.co_names)
+    run = next((run for name, run in _RUNS.items() if name in names), None)
+    if run is None or not _embeds_first(names):
+        return None
+    if run is _by_visual and "image_grid_thw" not in parameters:
+        return None
+    return Path(parameters, tuple(name for name in _PIXELS if name in parameters), run)
+
+
+def _embeds_first(names: list[str]) -> bool:
+    """``co_names`` lists names in the order of their first use."""
+    tower = min(names.index(name) for name in _RUNS if name in names)
+    text = [names.index(name) for name in ("get_input_embeddings", "embed_tokens") if name in names]
+    return bool(text) and min(text) < tower
+
+
+def _by_features(model: Any, dtype: Any, device: Any) -> list[Any]:
+    function = model.get_image_features
+    found = features(function(**blank_inputs(model, function, dtype, device)))
+    # Llama 4 projects in its forward what its get_image_features returns.
+    if "multi_modal_projector" in inspect.unwrap(vars(_owner(model))["forward"]).__code__.co_names:
+        found = [model.multi_modal_projector(value.reshape(-1, value.shape[-1])) for value in found]
+    return found
+
+
+def _by_visual(model: Any, dtype: Any, device: Any) -> list[Any]:
+    made = blank_inputs(model, _visual_images, dtype, device)
+    return features(model.visual(made["pixel_values"], grid_thw=made["image_grid_thw"]))
+
+
+def _visual_images(pixel_values: Any, image_grid_thw: Any) -> None:
+    """What ``get_image_features`` would take where there is none."""
+
+
+_RUNS = {"get_image_features": _by_features, "visual": _by_visual}
+
+
+def _owner(model: Any) -> type:
+    return next(cls for cls in type(model).__mro__ if cls in _paths)
+
+
+# Of each wrapped class; a class is a key by identity and goes when its module goes.
+_paths: WeakKeyDictionary[type, Path] = WeakKeyDictionary()
+_unknown: WeakSet[type] = WeakSet()  # those that did not accept our blank image
+_towers: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
+
+
+def _wrap_forward(patch: Patch, cls: type) -> None:
+    path = path_of(cls)
+    if path is None:
+        return
+    _paths[cls] = path
+
+    def on_every_rank(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        missing = _missing(path, self, args, kwargs) if not _compiling() and ranks() > 1 else 0
+        if not missing or type(self) in _unknown:
+            return original(self, *args, **kwargs)
+        embedding = self.get_input_embeddings()
+        handle = embedding.register_forward_hook(
+            functools.partial(_after_text, patch, path, self, missing, handles := [])
+        )
+        handles.append(handle)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            handle.remove()
+
+    patch.wrap(cls, "forward", on_every_rank)
+
+
+def _compiling() -> bool:
+    import torch
+
+    compiling: bool = torch.compiler.is_compiling()
+    return compiling
+
+
+def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """How often the tower has to run on a blank image in this forward."""
+    import torch
+
+    given = {**dict(zip(path.parameters, args, strict=False)), **kwargs}
+    text = given.get("input_ids")
+    if text is None or given.get("inputs_embeds") is not None:
+        return 0
+    own = sum(given.get(name) is not None for name in path.pixels)
+    own += 0 if own else any(given.get(name) for name in _ENCODED if not _is_tensor(given.get(name)))
+    own += 0 if own else any(_is_tensor(given.get(name)) for name in _ENCODED)
+    training = model.training and torch.is_grad_enabled()
+    if training and own and len(path.pixels) == 1:
+        return 0
+    groups = waiting_groups(_image_side(model))
+    if not groups:
+        return int(training and not own and not finds_unused() and _trained(model))
+    if training and len(path.pixels) == 1:
+        return 1
+    return max(largest(own, groups, text.device), int(training)) - own
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)
+
+
+def _trained(model: Any) -> bool:
+    return any(p.requires_grad for module in _image_side(model) for p in module.parameters())
+
+
+def _image_side(model: Any) -> list[Any]:
+    """The parts of ``model`` that are not its language model: the tower, the projector."""
+    names = _towers.get(model)
+    if names is None:
+        language = {*_with(model, model.get_input_embeddings()), *_with(model, model.get_output_embeddings())}
+        names = _towers[model] = tuple(name for name, _ in model.named_children() if name not in language)
+    return [getattr(model, name) for name in names]
+
+
+def _with(model: Any, part: Any) -> list[str]:
+    """The names of the children of ``model`` that hold ``part``."""
+    return [name for name, child in model.named_children() if any(inner is part for inner in child.modules())]
+
+
+def _after_text(
+    patch: Patch, path: Path, model: Any, missing: int, handles: list[Any], module: Any, args: Any, output: Any
+) -> Any:
+    """Forward hook of the text embedding: run the tower, and tie it to what the embedding returned."""
+    for handle in handles:
+        handle.remove()  # the model may look up more embeddings in this forward
+    found = [value for _ in range(missing) for value in _run_blank(patch, path, model, output)]
+    return add_nothing(output, found) if found else output
+
+
+def _run_blank(patch: Patch, path: Path, model: Any, like: Any) -> list[Any]:
+    import torch
+
+    dtype = next(
+        (p.dtype for part in _image_side(model) for p in part.parameters() if p.is_floating_point()), like.dtype
+    )
+    cuda = [like.device] if like.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=cuda):  # dropout in the tower must not move the model's own
+            return path.run(model, dtype, like.device)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:
+        _unknown.add(type(model))
+        patch.warn(
+            type(model).__name__,
+            f"{type(model).__name__} does not accept the blank image that a batch without images needs where "
+            f"other ranks have some ({type(error).__name__}: {error}); such batches stay as they are. Put an "
+            "image into every batch",
+        )
+        return []
+
+
+def _encode_on_every_rank(original: Any, self: Any, model_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+    """``generate()`` of transformers from 5.2x on runs the tower before its first forward."""
+    import torch
+
+    model = self.base_model
+    path = next((_paths[cls] for cls in type(model).__mro__ if cls in _paths), None)
+    if path is None or ranks() == 1 or not (groups := waiting_groups(_image_side(model))):
+        return original(self, model_kwargs, *args, **kwargs)
+    own = sum(model_kwargs.get(name) is not None for name in path.pixels)
+    result = original(self, model_kwargs, *args, **kwargs)
+    device = next((v.device for v in model_kwargs.values() if isinstance(v, torch.Tensor)), self.device)
+    parameter = next(p for part in _image_side(model) for p in part.parameters() if p.is_floating_point())
+    for _ in range(largest(own, groups, device) - own):
+        path.run(model, parameter.dtype, device)
+    return result
+
+
+def _subclasses(cls: type) -> list[type]:
+    children: list[type] = cls.__subclasses__()
+    return [found for child in children for found in (child, *_subclasses(child))]
