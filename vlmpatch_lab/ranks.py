@@ -435,6 +435,7 @@ def deepspeed_config(cell: Cell) -> dict[str, Any]:
         **({"gradient_accumulation_steps": cell.accumulation} if cell.compared else {}),
         "optimizer": {"type": OPTIMIZERS[cell.optimizer], "params": arguments},
         "zero_optimization": {**zero, **cell.zero},
+        "gradient_clipping": 0.0,  # some releases clip at 1 when told nothing
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "steps_per_print": 1_000_000,

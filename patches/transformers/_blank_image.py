@@ -122,7 +122,7 @@ def _tiles(model: Any, vision: Any) -> Inputs:
             height = width = vision.patch_size * model.config.spatial_merge_size
         picture = torch.ones(1, _channels(vision), height, width)
         return {"pixel_values": picture, "image_sizes": torch.tensor([[height, width]])}
-    count = sys.modules[type(model).__module__].image_size_to_num_patches  # type: ignore[attr-defined]
+    count = sys.modules[type(model).__module__].image_size_to_num_patches
     tiles = count([height, width], model.config.image_grid_pinpoints, height)
     return {
         "pixel_values": torch.ones(1, tiles, _channels(vision), height, width),

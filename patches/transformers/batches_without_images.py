@@ -215,7 +215,14 @@ def _with(model: Any, part: Any) -> list[str]:
 
 
 def _after_text(
-    patch: Patch, path: Path, model: Any, missing: int, handles: list[Any], module: Any, args: Any, output: Any
+    patch: Patch,
+    path: Path,
+    model: Any,
+    missing: int,
+    handles: list[Any],
+    module: Any,
+    args: Any,
+    output: Any,
 ) -> Any:
     """Forward hook of the text embedding: run the tower, and tie it to what the embedding returned."""
     for handle in handles:
@@ -228,7 +235,8 @@ def _run_blank(patch: Patch, path: Path, model: Any, like: Any) -> list[Any]:
     import torch
 
     dtype = next(
-        (p.dtype for part in _image_side(model) for p in part.parameters() if p.is_floating_point()), like.dtype
+        (p.dtype for part in _image_side(model) for p in part.parameters() if p.is_floating_point()),
+        like.dtype,
     )
     cuda = [like.device] if like.device.type == "cuda" else []
     try:

@@ -34,37 +34,37 @@ TEXT = {
 }
 VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 MROPE = {"rope_type": "default", "mrope_section": [2, 3, 3]}
+QWEN3_VISION = {
+    "depth": 2,
+    "hidden_size": 32,
+    "num_heads": 4,
+    "intermediate_size": 64,
+    "out_hidden_size": 64,
+    "num_position_embeddings": 16,
+    "deepstack_visual_indexes": [0],
+}
+QWEN_IDS = {
+    "image_token_id": IMAGE,
+    "video_token_id": IMAGE + 1,
+    "vision_start_token_id": IMAGE + 2,
+    "vision_end_token_id": IMAGE + 3,
+}
 
 
 def qwen3_vl(folder: Path) -> int:
     """Its vision tower has no input embeddings that a hook could sit on."""
-    import torch
     import transformers as tf
 
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "num_heads": 4,
-        "intermediate_size": 64,
-        "out_hidden_size": 64,
-        "num_position_embeddings": 16,
-        "deepstack_visual_indexes": [0],
-    }
     text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
-    config = tf.Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=IMAGE,
-        video_token_id=IMAGE + 1,
-        vision_start_token_id=IMAGE + 2,
-        vision_end_token_id=IMAGE + 3,
-    )
-
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(16, 3 * 2 * 16 * 16), "image_grid_thw": torch.tensor([[1, 4, 4]])}
-
+    config = tf.Qwen3VLConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLForConditionalGeneration(config)
-    return _write(model, folder, images, 4, types="mm_token_type_ids")
+    return _write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
+
+
+def _qwen3_images() -> dict[str, Any]:
+    import torch
+
+    return {"pixel_values": torch.randn(16, 3 * 2 * 16 * 16), "image_grid_thw": torch.tensor([[1, 4, 4]])}
 
 
 def llava(folder: Path) -> int:
@@ -144,6 +144,194 @@ def minicpmv4_6(folder: Path) -> int:
     return _write(tf.MiniCPMV4_6ForConditionalGeneration(config), folder, images, 4)
 
 
+def qwen3_vl_moe(folder: Path) -> int:
+    import transformers as tf
+
+    text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
+    text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    config = tf.Qwen3VLMoeConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
+    model = tf.Qwen3VLMoeForConditionalGeneration(config)
+    return _write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
+
+
+def qwen2_5_omni(folder: Path) -> int:
+    """The thinker, which is what is trained: with an audio tower that images never reach."""
+    import torch
+    import transformers as tf
+
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "intermediate_size": 64,
+        "out_hidden_size": 64,
+        "window_size": 56,
+        "fullatt_block_indexes": [1],
+    }
+    audio = {
+        "num_mel_bins": 16,
+        "d_model": 32,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "output_dim": 64,
+        "n_window": 8,
+        "max_source_positions": 64,
+    }
+    config = tf.Qwen2_5OmniThinkerConfig(
+        text_config={**TEXT, "rope_scaling": MROPE},
+        vision_config=vision,
+        audio_config=audio,
+        image_token_index=IMAGE,
+        video_token_index=IMAGE + 1,
+        audio_token_index=IMAGE + 4,
+    )
+    for name in ("image", "video", "audio"):  # 4.57 reads both names
+        setattr(config, f"{name}_token_id", getattr(config, f"{name}_token_index", IMAGE))
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+
+    return _write(tf.Qwen2_5OmniThinkerForConditionalGeneration(config), folder, images, 4)
+
+
+def llava_next(folder: Path) -> int:
+    """Tiles of a picture: here the whole of it and one tile, with a newline after each row."""
+    import torch
+    import transformers as tf
+
+    config = tf.LlavaNextConfig(
+        vision_config=tf.CLIPVisionConfig(**VISION, image_size=28, patch_size=14, projection_dim=32),
+        text_config=tf.LlamaConfig(**TEXT),
+        image_token_index=IMAGE,
+        image_grid_pinpoints=[[28, 28], [28, 56], [56, 28]],
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
+
+    return _write(tf.LlavaNextForConditionalGeneration(config), folder, images, 10)
+
+
+def llava_onevision(folder: Path) -> int:
+    import torch
+    import transformers as tf
+
+    vision = {**VISION, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
+    config = tf.LlavaOnevisionConfig(
+        vision_config={**vision, "vision_use_head": False},
+        text_config={**TEXT, "model_type": "qwen2"},
+        image_token_index=IMAGE,
+        video_token_index=IMAGE + 1,
+        image_grid_pinpoints=[[28, 28], [28, 56], [56, 28]],
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
+
+    return _write(tf.LlavaOnevisionForConditionalGeneration(config), folder, images, 10)
+
+
+def paligemma(folder: Path) -> int:
+    import torch
+    import transformers as tf
+
+    vision = {**VISION, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
+    config = tf.PaliGemmaConfig(
+        vision_config={**vision, "vision_use_head": False},
+        text_config={**TEXT, "model_type": "gemma", "head_dim": 16},
+        image_token_index=IMAGE,
+        projection_dim=64,
+        hidden_size=64,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 28, 28)}
+
+    return _write(tf.PaliGemmaForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
+
+
+def idefics3(folder: Path) -> int:
+    import transformers as tf
+
+    return _idefics(folder, tf.Idefics3Config, tf.Idefics3ForConditionalGeneration)
+
+
+def smolvlm(folder: Path) -> int:
+    import transformers as tf
+
+    return _idefics(folder, tf.SmolVLMConfig, tf.SmolVLMForConditionalGeneration)
+
+
+def _idefics(folder: Path, configuration: Any, model: Any) -> int:
+    import torch
+
+    config = configuration(
+        vision_config={**VISION, "image_size": 56, "patch_size": 14},
+        text_config={**TEXT, "model_type": "llama"},
+        image_token_id=IMAGE,
+        scale_factor=2,
+        pad_token_id=0,
+    )
+
+    def images() -> dict[str, Any]:
+        mask = torch.ones(1, 1, 56, 56, dtype=torch.bool)
+        return {"pixel_values": torch.randn(1, 1, 3, 56, 56), "pixel_attention_mask": mask}
+
+    return _write(model(config), folder, images, 4)
+
+
+def glm4v(folder: Path) -> int:
+    import torch
+    import transformers as tf
+
+    vision = {
+        "depth": 2,
+        "hidden_size": 32,
+        "num_heads": 4,
+        "intermediate_size": 64,
+        "out_hidden_size": 64,
+        "image_size": 56,
+    }
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "partial_rotary_factor": 1.0}
+    config = tf.Glm4vConfig(
+        text_config={**TEXT, "rope_scaling": rope, "partial_rotary_factor": 1.0},
+        vision_config=vision,
+        image_token_id=IMAGE,
+        video_token_id=IMAGE + 1,
+        image_start_token_id=IMAGE + 2,
+        image_end_token_id=IMAGE + 3,
+        video_start_token_id=IMAGE + 4,
+        video_end_token_id=IMAGE + 5,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+
+    model = tf.Glm4vForConditionalGeneration(config)
+    return _write(model, folder, images, 4, types="mm_token_type_ids")
+
+
+def ovis2(folder: Path) -> int:
+    """Its visual embedding table is an ``nn.Embedding`` that multiplies by its weight."""
+    import torch
+    import transformers as tf
+
+    config = tf.Ovis2Config(
+        vision_config={**VISION, "image_size": 28, "patch_size": 14, "vocab_size": 32},
+        text_config={**TEXT, "model_type": "qwen2"},
+        image_token_id=IMAGE,
+        visual_indicator_token_ids=[IMAGE + 1, IMAGE + 2, IMAGE + 3, IMAGE + 4, IMAGE + 5],
+        vocab_size=VOCABULARY,
+        hidden_size=64,
+    )
+
+    def images() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, 28, 28)}
+
+    return _write(tf.Ovis2ForConditionalGeneration(config), folder, images, 4)
+
+
 def internvl_repo(folder: Path) -> int:
     """Repository code in InternVL's manner: its vision tower calls torch's checkpoint itself."""
     return _with_own_code(folder, "internvl", "TinyInternVL", VISION, images=1, pieces=4)
@@ -213,6 +401,15 @@ ZOO: dict[str, Callable[[Path], int]] = {
     "gemma3": gemma3,
     "internvl": internvl,
     "minicpmv4_6": minicpmv4_6,
+    "qwen3_vl_moe": qwen3_vl_moe,
+    "qwen2_5_omni": qwen2_5_omni,
+    "llava_next": llava_next,
+    "llava_onevision": llava_onevision,
+    "paligemma": paligemma,
+    "idefics3": idefics3,
+    "smolvlm": smolvlm,
+    "glm4v": glm4v,
+    "ovis2": ovis2,
     "internvl_repo": internvl_repo,
     "timm_repo": timm_repo,
 }
