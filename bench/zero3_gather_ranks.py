@@ -18,11 +18,9 @@ import contextlib
 import copy
 import dataclasses
 import importlib
-import itertools
 import json
 import multiprocessing
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -34,15 +32,9 @@ from pathlib import Path
 from typing import Any
 
 from vlmpatch_lab import shm
+from vlmpatch_lab.cell import first_cause
+from vlmpatch_lab.ports import free_port
 
-# Sizes of a Qwen2-VL: hidden, intermediate, layers, heads, key-value heads, vocabulary; the vision tower's
-# depth, width and patch size; image patches a side.
-SIZES = {
-    "tiny": ((128, 256, 4, 4, 2, 64), (4, 32, 8), 4),
-    "small": ((64, 128, 2, 4, 2, 64), (2, 32, 8), 4),
-    "2b": ((1536, 8960, 28, 12, 2, 151936), (32, 1280, 14), 32),
-    "7b": ((3584, 18944, 28, 28, 4, 152064), (32, 1280, 14), 32),
-}
 NOTHING_AHEAD = {
     "stage3_max_live_parameters": 0,
     "stage3_max_reuse_distance": 0,
@@ -133,6 +125,8 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     if run.patched:
         vlmpatch.require("zero3-recompute-release")
     if run.device == "cpu":
+        from vlmpatch_lab.collectives import wait_for_every_collective
+
         wait_for_every_collective(like_nccl=run.scenario in ("uneven", "save_alone"))
     else:
         __import__("torch").cuda.set_device(rank)
@@ -144,44 +138,12 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def wait_for_every_collective(like_nccl: bool = False) -> None:
-    """ZeRO-3 waits for the last of several gathers, which is enough on a stream and a race over gloo.
-
-    Args:
-        like_nccl: two different collectives that meet wait for ever, where gloo ends the process.
-    """
-    import torch.distributed as dist
-
-    numbers = itertools.count()
-
-    def meet(name: str) -> None:
-        if like_nccl:
-            store, number = dist.distributed_c10d._get_default_store(), next(numbers)
-            store.set(f"collective {number} {dist.get_rank()}", name)
-            others = [store.get(f"collective {number} {rank}") for rank in range(dist.get_world_size())]
-            while len(set(others)) > 1:
-                time.sleep(1)
-
-    def waiting(name: str, collective: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            sizes = [a.numel() for a in (*args, *kwargs.values()) if hasattr(a, "numel")]
-            meet(f"{name} of {sizes}")
-            work = collective(*args, **kwargs)
-            if work is not None:
-                work.wait()
-            return work
-
-        return call
-
-    names = ("all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce")
-    for name in (*names, "reduce_scatter", "reduce_scatter_tensor", "all_to_all_single"):
-        setattr(dist, name, waiting(name, getattr(dist, name)))
-
-
 def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
     import deepspeed
     import torch
     from torch.utils.checkpoint import set_checkpoint_early_stop
+
+    from vlmpatch_lab.meters import Meter
 
     if run.scenario == "uneven" and run.patched:
         vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = 3.0
@@ -265,65 +227,6 @@ def config(run: Run) -> dict[str, Any]:
     return made
 
 
-class Meter:
-    """Counts what the coordinator gathers, and how much of the model is gathered at once."""
-
-    def __init__(self, model: Any, counting: bool) -> None:
-        from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
-        from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
-
-        self.calls = self.elements = self.peak = 0
-        self.named = dict(model.named_parameters())
-        self.total = sum(parameter.ds_numel for parameter in self.named.values())
-        self.counting = counting
-        self.absent = ZeroParamStatus.NOT_AVAILABLE
-        if counting:
-            name = "_PartitionedParameterCoordinator__all_gather_params_"
-            gather = getattr(PartitionedParameterCoordinator, name)
-            setattr(PartitionedParameterCoordinator, name, self._counted(gather))
-        self.start()
-
-    def _counted(self, gather: Callable[..., Any]) -> Callable[..., Any]:
-        def call(coordinator: Any, parameters: Any, *args: Any, **kwargs: Any) -> Any:
-            fresh = sum(p.ds_numel for p in parameters if p.ds_status == self.absent)
-            self.calls += bool(fresh)
-            self.elements += fresh
-            result = gather(coordinator, parameters, *args, **kwargs)
-            self.peak = max(self.peak, self.live())
-            return result
-
-        return call
-
-    def start(self) -> None:
-        _synchronize()
-        self.calls = self.elements = self.peak = 0
-        self.began = time.perf_counter()
-
-    def stop(self) -> dict[str, Any]:
-        _synchronize()
-        seconds = time.perf_counter() - self.began
-        return {
-            "calls": self.calls,
-            "elements": self.elements,
-            "peak": self.peak,
-            "seconds": seconds,
-            "left": self.left(),
-        }
-
-    def live(self) -> int:
-        return sum(p.ds_numel for p in self.named.values() if p.ds_status != self.absent)
-
-    def left(self) -> list[str]:
-        """What is still gathered, apart from what DeepSpeed never partitions."""
-        return [name for name, p in self.named.items() if p.ds_status != self.absent and not p.ds_persist]
-
-
-def _synchronize() -> None:
-    torch = sys.modules["torch"]
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
 # --- models and data ----------------------------------------------------------------------------
 
 
@@ -332,7 +235,12 @@ def build(run: Run) -> Any:
     import torch
 
     torch.manual_seed(0)
-    model = Blocks(run) if run.kind == "blocks" else _qwen(run)
+    if run.kind == "blocks":
+        model = Blocks(run)
+    else:
+        from vlmpatch_lab import models
+
+        model = models.qwen(run.kind, run.size, run.device, run.dtype)
     if run.tuning != "full" and run.kind != "blocks":
         import peft
 
@@ -346,71 +254,20 @@ def build(run: Run) -> Any:
     return model.to(getattr(torch, run.dtype)).train()
 
 
-def _qwen(run: Run) -> Any:
-    import torch
-    import transformers
-
-    (hidden, inner, layers, heads, kv_heads, vocabulary), (depth, width, patch), _ = SIZES[run.size]
-    half = hidden // heads // 2
-    text: dict[str, Any] = {
-        "hidden_size": hidden,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": vocabulary,
-        "rope_scaling": {"type": "mrope", "mrope_section": [half // 4, half * 3 // 8, half * 3 // 8]},
-        "tie_word_embeddings": False,
-    } | {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-    tokens = {"image_token_id": 5, "video_token_id": 6}
-    tokens |= {"vision_start_token_id": 3, "vision_end_token_id": 4}
-    shared: dict[str, Any] = {"depth": depth, "num_heads": 16 if width > 64 else 4, "patch_size": patch}
-    shared |= {"spatial_merge_size": 2, "temporal_patch_size": 2}
-    if run.kind == "qwen2_vl":
-        vision = {**shared, "embed_dim": width, "hidden_size": hidden, "mlp_ratio": 4 if width > 64 else 2}
-        names = ("Qwen2VLConfig", "Qwen2VLForConditionalGeneration")
-    else:
-        own = {"hidden_size": width, "out_hidden_size": hidden, "intermediate_size": 2 * width}
-        vision = {**shared, **own, "window_size": 56, "fullatt_block_indexes": [1]}
-        names = ("Qwen2_5_VLConfig", "Qwen2_5_VLForConditionalGeneration")
-    config_class, model_class = (getattr(transformers, name) for name in names)
-    recent = tuple(map(int, transformers.__version__.split(".")[:2])) >= (4, 52)
-    spread = {"text_config": text} if recent else text
-    made = config_class(vision_config=vision, **spread, **tokens)
-    made.use_cache = False
-    with torch.device(run.device):
-        torch.set_default_dtype(getattr(torch, run.dtype))
-        try:
-            return model_class(made)
-        finally:
-            torch.set_default_dtype(torch.float32)
-
-
 def make_batch(run: Run, rank: int, number: int) -> dict[str, Any]:
     """A batch of one; no two ranks or turns see the same."""
     import torch
 
-    seed = torch.Generator().manual_seed(1000 * number + rank)
-    if run.kind == "blocks":
-        return {"x": torch.randn(4, Blocks.WIDTH, generator=seed)}
-    _, (*_, patch), side = SIZES[run.size]
-    image = side * side // 4
-    ids = torch.randint(10, 60, (1, image + run.tokens), generator=seed)
-    ids[0, 2], ids[0, 3 : 3 + image], ids[0, 3 + image] = 3, 5, 4
-    batch = {
-        "input_ids": ids,
-        "attention_mask": torch.ones_like(ids),
-        "labels": ids.clone(),
-        "pixel_values": torch.randn(side * side, 6 * patch * patch, generator=seed),
-        "image_grid_thw": torch.tensor([[1, side, side]]),
-    }
-    import transformers
+    from vlmpatch_lab import models
 
-    if int(transformers.__version__.split(".")[0]) >= 5:
-        batch["mm_token_type_ids"] = (ids == 5).long()
+    seed = 1000 * number + rank
+    if run.kind == "blocks":
+        chance = torch.Generator().manual_seed(seed)
+        return {"x": torch.randn(4, Blocks.WIDTH, generator=chance)}
+    dtype = getattr(torch, run.dtype)
     return {
-        name: value.to(run.device, getattr(torch, run.dtype) if value.is_floating_point() else None)
-        for name, value in batch.items()
+        name: value.to(run.device, dtype if value.is_floating_point() else None)
+        for name, value in models.batch(run.size, run.tokens, seed).items()
     }
 
 
@@ -558,25 +415,12 @@ def by_hand(run: Run, model: Any, rank: int) -> dict[str, Any]:
     return found
 
 
-def difference(got: dict[str, Any], right: dict[str, Any]) -> float:
-    """The largest relative difference over all tensors; a missing gradient counts as zeros."""
-    floor = 1e-4 * max(float(value.abs().max()) for value in right.values())
-    worst = 0.0
-    for name, value in right.items():
-        other = got.get(name, 0 * value)
-        apart = float((other - value).abs().max()) / max(float(value.abs().max()), floor)
-        worst = max(worst, apart if apart == apart else float("inf"))
-    return worst
-
-
 def perform(run: Run, folder: Path) -> dict[str, Any]:
     """Run the ranks; returns their report with all gradients compared."""
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
         stale.unlink()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context: Any = multiprocessing.get_context("fork" if run.device == "cpu" else "spawn")
     members = [
         context.Process(target=rank_main, args=(run, str(folder), rank, port)) for rank in range(run.world)
@@ -611,9 +455,8 @@ def _report(run: Run, folder: Path, codes: list[int | None]) -> dict[str, Any]:
         if code and not report["error"]:
             report["error"] = f"exit code {code} after its work"
         ranks.append(report)
-    errors: list[str] = [report["error"] for report in ranks if report["error"]]
-    own = [error for error in errors if "closed by peer" not in error and "reset" not in error]
-    result: dict[str, Any] = {"id": run.id, "error": next(iter(own or errors), None)}
+    ended = [{"ok": not report["error"], "error": report["error"]} for report in ranks]
+    result: dict[str, Any] = {"id": run.id, "error": first_cause(ended)}
     if result["error"] is None:
         result |= ranks[0]
         result["left"] = sorted(
@@ -625,26 +468,25 @@ def _report(run: Run, folder: Path, codes: list[int | None]) -> dict[str, Any]:
 
 
 def _to_plain(run: Run, folder: Path) -> float:
+    names = (f"rank{rank}" for rank in range(run.world))
+    return max(_apart(folder / f"{name}-step0.pt", folder / f"{name}-plain.pt") for name in names)
+
+
+def _apart(got: Path, right: Path) -> float:
+    """The largest relative difference over all tensors; a missing gradient counts as zeros."""
     import torch
 
-    return max(
-        difference(torch.load(folder / f"rank{rank}-step0.pt"), torch.load(folder / f"rank{rank}-plain.pt"))
-        for rank in range(run.world)
-    )
+    from vlmpatch_lab.compare import difference
+
+    worst, _ = difference(torch.load(got), torch.load(right))
+    return worst if worst == worst else float("inf")
 
 
 def between(run: Run, other: Run, out: Path) -> float:
     """The largest difference between two runs' gradients, over all steps and ranks."""
-    import torch
-
-    def load(which: Run, rank: int, step: int) -> dict[str, Any]:
-        loaded: dict[str, Any] = torch.load(out / which.id / f"rank{rank}-step{step}.pt")
-        return loaded
-
     return max(
-        difference(load(run, rank, step), load(other, rank, step))
-        for rank in range(run.world)
-        for step in range(run.steps)
+        _apart(out / run.id / name, out / other.id / name)
+        for name in (f"rank{rank}-step{step}.pt" for rank in range(run.world) for step in range(run.steps))
     )
 
 

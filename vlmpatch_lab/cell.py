@@ -90,6 +90,7 @@ class Cell:
     optimizer: str = "adamw"
     config: dict[str, Any] = field(default_factory=dict)  # merged into DeepSpeed's configuration
     dtype: str = "float32"
+    device: str = "cpu"  # or "cuda": a GPU for each rank, and NCCL between them
     # What a script may do besides: "resume" (saves and loads a checkpoint after the first step), "no_sync"
     # (ZeRO-1), "extra" (a trainable parameter that nothing uses), "frozen" (the vision tower).
     scenario: str = ""
@@ -125,6 +126,7 @@ class Cell:
         parts += [said for said in (self.scenario,) if said]
         parts += [self.optimizer] if self.optimizer != "adamw" else []
         parts += [self.dtype] if self.dtype != "float32" else []
+        parts += [self.device] if self.device != "cpu" else []
         parts += [f"{name}={value}" for name, value in sorted(self.config.items())]
         return "-".join(parts).replace("/", "_").replace(" ", "")
 
@@ -172,6 +174,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
     parser.add_argument("--reference", type=Path, help="--out of the bare run; default: this run's")
+    parser.add_argument("--make", action="store_true", help="make the checkpoints that are not there")
     parser.add_argument("--trainers", metavar="MODULE", help="what knows the frameworks that cells name")
     asked = parser.parse_args()
     models = dict(pair.split("=", 1) for pair in asked.models)
@@ -180,7 +183,11 @@ def main() -> None:
     started = time.monotonic()
     from vlmpatch_lab import compare, ranks
 
-    ranks.load_extension()
+    if asked.make:
+        ranks.leave_extension_out()
+        make_missing(models)
+    else:
+        ranks.load_extension()
     if asked.trainers:
         ranks.frameworks = importlib.import_module(asked.trainers)
         for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
@@ -197,6 +204,15 @@ def main() -> None:
             report["gradients"] = compare.folders(folder, right if any(right.glob("rank*.pt")) else None)
         report["seconds"] = round(time.monotonic() - started, 2)
         print(json.dumps(report), flush=True)
+
+
+def make_missing(models: dict[str, str]) -> None:
+    """Make the checkpoints whose folders are not there, from their configuration alone."""
+    from vlmpatch_lab import models as made
+
+    for kind, folder in models.items():
+        if not Path(folder).exists():
+            made.make(kind, Path(folder))
 
 
 def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -14,15 +13,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-import deepspeed
-import deepspeed.comm
-import peft
 import torch
 import torch.distributed as dist
 import transformers
 from torch.nn.parallel import DistributedDataParallel
 
 from vlmpatch_lab.cell import PATTERNS, WORLD, Cell
+from vlmpatch_lab.collectives import wait_for_every_collective
+from vlmpatch_lab.meters import Clock, Meter
+
+deepspeed: Any = None
+peft: Any = None
+with contextlib.suppress(ImportError):  # cells that need what is missing here fail, the others run
+    import deepspeed  # type: ignore[no-redef,unused-ignore]
+    import deepspeed.comm
+with contextlib.suppress(ImportError):
+    import peft  # type: ignore[no-redef,unused-ignore]
 
 Batch = dict[str, torch.Tensor]
 Gradients = dict[str, torch.Tensor]
@@ -36,7 +42,7 @@ def main(cell: Cell, model: str, folder: Path, rank: int, port: int) -> None:
     _log_to(folder / f"rank{rank}.log")
     report: dict[str, Any] = {"ok": False}
     try:
-        with process_group(rank, port, cell.ranks):
+        with process_group(rank, port, cell.ranks, cell.device):
             report |= train(cell, Path(model), folder / f"rank{rank}.pt")
         report["ok"] = True
     except Exception as error:
@@ -78,8 +84,10 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
     # One process sees the samples of all ranks, in the order of the ranks.
     seen = range(WORLD) if cell.ranks == 1 else [dist.get_rank()]
     before = parameters(model)
-    steps, losses = [], []
+    meter: Meter | Clock = Meter(model) if cell.engine == "zero3" else Clock()
+    steps, losses, cost = [], [], {}
     for step in range(cell.compared):
+        meter.start()
         for micro in range(cell.accumulation):
             for rank in seen:
                 batches = samples.of(step, micro, rank)
@@ -90,12 +98,15 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
             if micro == cell.accumulation - 1:
                 steps.append(gradients(engine, model))
             engine.step(last=micro == cell.accumulation - 1)
+        cost = meter.stop()
         if cell.scenario == "resume" and step == 0:
             engine = resumed(cell, engine, folder, out.parent)
             model = engine.whole()
     changed = {name: value - before[name] for name, value in parameters(model).items()}
     torch.save({"steps": steps, "parameters": changed}, out)
-    return {"losses": losses, "digest": digest(model)}
+    if cell.device != "cpu":
+        cost["peak_bytes"] = torch.cuda.max_memory_allocated()
+    return {"losses": losses, "digest": digest(model), "cost": cost}
 
 
 def resumed(cell: Cell, engine: Engine, folder: Path, out: Path) -> Engine:
@@ -120,7 +131,7 @@ def load(cell: Cell, folder: Path) -> torch.nn.Module:
     # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
     model.__class__ = VARIANTS[cell.variant](type(model))
     model.config.use_cache = False
-    model.train()
+    model.to(cell.device).train()
     loaded: torch.nn.Module = model
     return loaded
 
@@ -244,7 +255,15 @@ class Samples:
         turn = (step * self.cell.accumulation + micro) * WORLD + rank
         first = turn * self.cell.forwards
         kind = PATTERNS[self.cell.pattern](step, micro, rank)
-        return [KINDS[kind](self, first + forward) for forward in range(self.cell.forwards)]
+        batches = [KINDS[kind](self, first + forward) for forward in range(self.cell.forwards)]
+        return batches if self.cell.device == "cpu" else [self.moved(batch) for batch in batches]
+
+    def moved(self, batch: Batch) -> Batch:
+        dtype = getattr(torch, self.cell.dtype)
+        return {
+            name: value.to(self.cell.device, dtype if value.is_floating_point() else None)
+            for name, value in batch.items()
+        }
 
     def image(self, number: int) -> Batch:
         if self.ready:
@@ -449,8 +468,8 @@ PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 class DeepSpeed:
     def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
-        deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-        if cell.engine == "zero3":
+        deepspeed.init_distributed(dist_backend=BACKENDS[cell.device], auto_mpi_discovery=False)
+        if cell.engine == "zero3" and cell.device == "cpu":
             wait_for_every_collective()
         self.cell = cell
         config = deepspeed_config(cell)
@@ -488,6 +507,7 @@ class DeepSpeed:
         self.engine.load_checkpoint(str(folder))
 
 
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
     "none": Averaged,
     "plain": Plain,
@@ -499,6 +519,12 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
     "zero2": DeepSpeed,
     "zero3": DeepSpeed,
 }
+
+
+def leave_extension_out() -> None:
+    """DeepSpeed's collectives over shared memory: a minute to compile, and nothing here needs them."""
+    if deepspeed is not None:
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def load_extension() -> None:
@@ -517,28 +543,6 @@ def load_extension() -> None:
     builder.load(verbose=False)
 
 
-def wait_for_every_collective() -> None:
-    """Make asynchronous collectives wait before they return.
-
-    ZeRO-3 waits for the last of several gathers, which one CUDA stream makes enough; over gloo it
-    is a data race in DeepSpeed that has nothing to do with what is tested here.
-    """
-    names = ("all_gather", "all_gather_into_tensor", "all_reduce", "broadcast", "reduce")
-    for name in (*names, "reduce_scatter", "reduce_scatter_tensor", "all_to_all_single"):
-        setattr(dist, name, _waiting(getattr(dist, name)))
-
-
-def _waiting(collective: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(collective)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        work = collective(*args, **kwargs)
-        if work is not None:
-            work.wait()
-        return work
-
-    return call
-
-
 # --- results ------------------------------------------------------------------------------------
 
 
@@ -549,14 +553,14 @@ def gradients(engine: Engine, model: torch.nn.Module) -> Gradients:
         if parameter.requires_grad:
             gradient = engine.gradient(parameter)
             if gradient is not None:
-                found[name] = gradient.detach().float().clone()
+                found[name] = gradient.detach().float().cpu().clone()
     return found
 
 
 def parameters(model: torch.nn.Module) -> Gradients:
     """The full value of every trainable parameter."""
     return {
-        name: value_of(parameter).detach().float().clone()
+        name: value_of(parameter).detach().float().cpu().clone()
         for name, parameter in model.named_parameters()
         if parameter.requires_grad
     }
@@ -581,12 +585,12 @@ def digest(model: torch.nn.Module) -> str:
             partitioned = hasattr(parameter, "ds_id")
             value: Any = deepspeed.utils.safe_get_full_fp32_param(parameter) if partitioned else parameter
             value = value.full_tensor() if hasattr(value, "full_tensor") else value
-            total.update(name.encode() + value.detach().float().contiguous().numpy().tobytes())
+            total.update(name.encode() + value.detach().float().cpu().contiguous().numpy().tobytes())
     return total.hexdigest()[:16]
 
 
 @contextlib.contextmanager
-def process_group(rank: int, port: int, world: int = WORLD) -> Iterator[None]:
+def process_group(rank: int, port: int, world: int = WORLD, device: str = "cpu") -> Iterator[None]:
     os.environ |= {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -595,7 +599,9 @@ def process_group(rank: int, port: int, world: int = WORLD) -> Iterator[None]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
     }
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    if device != "cpu":
+        torch.cuda.set_device(rank)
+    dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=60))
     yield
     # Not after an error: the other rank learns of it when this process ends. axolotl does it itself.
     if dist.is_initialized():

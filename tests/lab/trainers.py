@@ -19,6 +19,7 @@ import torch.distributed.fsdp
 import transformers
 
 from tests.lab import zoo
+from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab import ranks
 from vlmpatch_lab.cell import Cell
 
@@ -30,7 +31,7 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     """Train ``cell`` with its framework; the gradients of the first step go to ``out``."""
     recorded = record(out)
     if cell.engine == "zero3":
-        ranks.wait_for_every_collective()
+        wait_for_every_collective()
     with tempfile.TemporaryDirectory(prefix="trainer-") as output:
         TRAINERS[cell.trainer](cell, folder, Path(output) / "output")
     if not recorded:

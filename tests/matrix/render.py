@@ -39,7 +39,7 @@ WORDS = {
             "that learns with checkpointing off has a gradient, all gradients equal those with it off "
             "(float32, relative difference at most 1e-5), and no rank differs from the other. "
             "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
-            "are in `data/compat/results.json`, the rows in `tests/matrix/rows.toml`."
+            "are in `data/compat/results.json`, the rows in `vlmpatch_lab/rows.toml`."
         ),
         "dates": "Measured {first} to {last}, torch {torch}, Python 3.11, CPU.",
         "legend": (
@@ -76,7 +76,7 @@ WORDS = {
             "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
             "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
             "`make matrix` 重新测量,`python -m tests.matrix.render` 生成本页;"
-            "结果见 `data/compat/results.json`,各行定义见 `tests/matrix/rows.toml`。"
+            "结果见 `data/compat/results.json`,各行定义见 `vlmpatch_lab/rows.toml`。"
         ),
         "dates": "测量日期 {first} 至 {last},torch {torch},Python 3.11,CPU。",
         "legend": (

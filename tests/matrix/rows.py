@@ -1,4 +1,4 @@
-"""The matrix as data: what runs (``rows.toml``) and on what (``tests/lab/stacks.toml``)."""
+"""The matrix as data: what runs (``vlmpatch_lab/rows.toml``) and on what (``tests/lab/stacks.toml``)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import tomllib
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
+import vlmpatch_lab
 from tests.lab.envs import Stack
 from tests.standin.cells import Cell as Script
 from vlmpatch_lab.cell import Cell
 
-HERE = Path(__file__).resolve().parent
+ROWS = Path(vlmpatch_lab.__file__).with_name("rows.toml")
 Versions = Mapping[str, str]
 
 
@@ -59,7 +60,7 @@ class Row:
 FRAMEWORKS = ("axolotl", "llamafactory", "ms-swift", "trl", "timm")
 
 
-def read(path: Path = HERE / "rows.toml") -> dict[str, Row]:
+def read(path: Path = ROWS) -> dict[str, Row]:
     """Every row by its id."""
     known = {f.name for f in fields(Row)}
     rows: dict[str, Row] = {}

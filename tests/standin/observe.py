@@ -178,7 +178,7 @@ class Watch:
         import peft
         import transformers
 
-        from vlmpatch_lab.ranks import wait_for_every_collective
+        from vlmpatch_lab.collectives import wait_for_every_collective
 
         if cell.engine == "zero3":
             wait_for_every_collective()

@@ -30,7 +30,7 @@ class _AfterExec(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        from bench.zero3_gather_ranks import wait_for_every_collective
+        from vlmpatch_lab.collectives import wait_for_every_collective
 
         wait_for_every_collective()
 
