@@ -22,13 +22,15 @@ from vlmpatch_lab.cell import PATTERNS, WORLD, Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab.meters import Clock, Meter
 
-deepspeed: Any = None
-peft: Any = None
-with contextlib.suppress(ImportError):  # cells that need what is missing here fail, the others run
-    import deepspeed  # type: ignore[no-redef,unused-ignore]
+try:  # cells that need what is missing here fail, the others run
+    import deepspeed
     import deepspeed.comm
-with contextlib.suppress(ImportError):
-    import peft  # type: ignore[no-redef,unused-ignore]
+except ImportError:
+    deepspeed = None
+try:
+    import peft
+except ImportError:
+    peft = None
 
 Batch = dict[str, torch.Tensor]
 Gradients = dict[str, torch.Tensor]

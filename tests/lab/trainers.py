@@ -19,9 +19,9 @@ import torch.distributed.fsdp
 import transformers
 
 from tests.lab import zoo
-from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab import ranks
 from vlmpatch_lab.cell import Cell
+from vlmpatch_lab.collectives import wait_for_every_collective
 
 WRAPPED = "_checkpoint_wrapped_module."  # what torch's checkpoint_wrapper puts into names
 LOST_AFTER = 1  # optimizer steps a framework takes

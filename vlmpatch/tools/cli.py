@@ -1,4 +1,4 @@
-"""The command line: ``python -m vlmpatch explain | doctor | run | list | retire``."""
+"""The command line: ``python -m vlmpatch explain | doctor | verify | run | list | retire``."""
 
 from __future__ import annotations
 
@@ -49,6 +49,10 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
 
         looked = Asked(asked.model or "", asked.ds_config or "", asked.command or "")
         return doctor(catalog, looked, say, asked.view, asked.strict)
+    if asked.verb == "verify":
+        from vlmpatch.tools.verify import verify
+
+        return verify(catalog, say, asked.only, asked.device)
     if asked.verb == "retire":
         from vlmpatch.tools import retire
 
@@ -97,6 +101,12 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     explain.add_argument("what", help=say("a log, - for standard input, a failure (F3) or a patch id"))
     explain.add_argument("--json", action="store_true", help=say("as data"))
     _doctor(verb("doctor", "what stands in the way here, and what would be patched", _DOCTOR), say)
+    verify = verb("verify", "try the patches here: tiny two-rank trainings, bare and patched", _VERIFY)
+    verify.add_argument(
+        "--only", action="append", default=[], metavar="ID", help=say("every run of this patch")
+    )
+    where = say("the GPUs where there are two, else the CPU, if not given")
+    verify.add_argument("--device", choices=("cpu", "cuda"), default="", help=where)
     run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
     run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
     verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
@@ -130,6 +140,8 @@ _DOCTOR = """  python -m vlmpatch doctor
   python -m vlmpatch doctor --command 'swift sft --model … --deepspeed zero3'
   python -m vlmpatch doctor --command finetune_lora.sh --model ./MiniCPM-V-2_6
   python -m vlmpatch doctor --markdown"""
+_VERIFY = """  python -m vlmpatch verify
+  python -m vlmpatch verify --only zero3-recompute-release"""
 _RUN = "  python -m vlmpatch run torchrun --nproc_per_node 8 finetune.py …"
 
 
@@ -141,6 +153,7 @@ def _first(say: Words) -> Page:
     for words, command in (
         ("A run has failed:", "python -m vlmpatch explain train.log"),
         ("Before a run:", "python -m vlmpatch doctor --command 'swift sft …'"),
+        ("To see that it works here:", "python -m vlmpatch verify"),
         ("To train with it:", "python -m vlmpatch run torchrun …"),
         ("or, in a script:", "import vlmpatch  # " + say("first line of the script")),
         ("After an upgrade:", "python -m vlmpatch retire"),

@@ -185,4 +185,40 @@ _CHINESE = {
     "To train with it:": "带上它训练:",
     "or, in a script:": "或写进脚本:",
     "After an upgrade:": "升级之后:",
+    "{id} is no patch id; `python -m vlmpatch list` prints them": (
+        "没有名为 {id} 的补丁;`python -m vlmpatch list` 会列出全部"
+    ),
+    "There is no torch in {python}: run this with the Python that trains.": (
+        "{python} 里没有 torch:请用训练所用的 Python 运行。"
+    ),
+    "starting": "启动中",
+    "without vlmpatch": "不用 vlmpatch",
+    "with vlmpatch": "使用 vlmpatch",
+    "two ranks over gloo on the CPU, float32": "CPU 上两个 rank(gloo),float32",
+    "two GPUs, NCCL, bfloat16": "两块 GPU,NCCL,bfloat16",
+    "gradients are right ({detail} off)": "梯度正确(相对误差 {detail})",
+    "ends with {detail}": "报错退出:{detail}",
+    "{detail} trainable tensors get no gradient": "{detail} 个可训练张量没有梯度",
+    "gradients are wrong, {detail} off": "梯度错误,相对误差 {detail}",
+    "gradients differ between the ranks, by {detail}": "各 rank 的梯度不一致,相差 {detail}",
+    "could not be run: {detail}": "无法运行:{detail}",
+    "you said so in so many words, so it stands, with a warning": "这是用户的显式选择,保持不变并给出警告",
+    "nothing to mend showed in this run": "这次运行没有出现需要修复的问题",
+    "gathers a step: {calls}": "每步 all-gather 次数:{calls}",
+    "run": "运行",
+    "without": "不用",
+    "with": "使用",
+    "cost": "开销",
+    "Needed here, and no tiny run shows it (a framework's or a script's own): {ids}": (
+        "此环境需要,但没有小型运行可以展示(属于框架或脚本自身):{ids}"
+    ),
+    "{good} of {all} runs are as they should be, in {seconds} s; {spare} patches are not needed here.": (
+        "{all} 次运行中 {good} 次符合预期,用时 {seconds} 秒;{spare} 个补丁在此环境不需要。"
+    ),
+    "try the patches here: tiny two-rank trainings, bare and patched": (
+        "在当前环境试跑补丁:两个 rank 的小型训练,不用与使用 vlmpatch 各一次"
+    ),
+    "every run of this patch": "该补丁的全部运行",
+    "the GPUs where there are two, else the CPU, if not given": "不写则有两块 GPU 时用 GPU,否则用 CPU",
+    "To see that it works here:": "看看在这里是否有效:",
 }

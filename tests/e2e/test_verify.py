@@ -1,0 +1,54 @@
+"""``python -m vlmpatch verify`` with real trainings, and what it leaves behind: nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab import envs, launch
+from tests.lab.launch import Finished
+
+STACK = "tf457-ds0182"
+SHM = Path("/dev/shm")
+OTHERS = ("torch241", "torch2150", "tf523-ds0198", "torch212")
+
+
+def verify(stack: str, tmp_path: Path, *words: str, **environ: str) -> Finished:
+    made = envs.read_stacks()[stack]
+    envs.make(made)
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    before = {path.name for path in SHM.iterdir()}
+    command = ["python", "-m", "vlmpatch", "verify", *words]
+    finished = launch.run(made, command, limit=400, env={"TMPDIR": str(scratch), "LANG": "C", **environ})
+    assert not finished.left, str(finished)
+    assert not list(scratch.iterdir()), f"left: {list(scratch.iterdir())}"
+    ours = [path for path in SHM.iterdir() if path.name not in before and "deepspeed" in path.name]
+    assert not ours, f"left in shared memory: {ours}"
+    return finished
+
+
+def test_a_patch_is_tried_bare_and_patched(tmp_path: Path) -> None:
+    finished = verify(STACK, tmp_path, "--only", "zero3-modules-to-save", "--device", "cpu")
+    assert finished.rc == 0, str(finished)
+    assert "has no" in finished.output
+    assert "ds_grads_remaining" in finished.output
+    assert "gradients are right" in finished.output
+    assert "1 of 1 runs are as they should be" in finished.output
+
+
+def test_a_patch_that_is_off_does_not_pass(tmp_path: Path) -> None:
+    patch = "zero3-modules-to-save"
+    finished = verify(STACK, tmp_path, "--only", patch, VLMPATCH_DISABLE=patch)
+    assert finished.rc == 1, str(finished)
+    assert f"NO        {patch}" in finished.output
+    assert "0 of 1 runs" in finished.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", [STACK, *OTHERS])
+def test_every_patch_that_applies(stack: str, tmp_path: Path) -> None:
+    finished = verify(stack, tmp_path)
+    assert finished.rc == 0, str(finished)
+    assert "NO  " not in finished.output

@@ -1,0 +1,140 @@
+"""``verify`` without its trainings: what it chooses to run, and what it says of what came back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from vlmpatch import catalog
+from vlmpatch.tools import verify
+from vlmpatch.tools.run import INJECT
+from vlmpatch.tools.verify import Found, Row, Verdict
+from vlmpatch.tools.words import Words
+from vlmpatch_lab.cell import Cell
+
+ENGLISH, CHINESE = Words("en"), Words("zh")
+
+
+def row(patch: str, **fields: Any) -> Row:
+    plain = Row("a-row", patch, ("a run", "一次运行"), Cell(engine="none", tuning="full"), "error: x", "", {})
+    return plain._replace(**fields)
+
+
+def test_every_row_that_needs_no_framework_is_read() -> None:
+    rows = verify.read_rows()
+    patches = set(catalog.read(catalog.default_path()).entries)
+    assert {"gradient-checkpointing-default", "zero3-recompute-release"} <= {row.patch for row in rows}
+    assert {row.patch for row in rows} <= patches
+    assert all(row.cell.kind in verify.KINDS and not row.cell.trainer for row in rows)
+
+
+def test_one_run_a_patch_and_the_one_that_is_known_to_fail_here(world: World) -> None:
+    world.distribution("fakelib", "1.5")
+    wanted = world.patch("target", '{ fakelib = ">=1" }')
+    other = world.patch("target2", '{ fakelib = ">=2" }')
+    alone = world.patch("target3", '{ fakelib = ">=1" }')
+    known = world.catalog()
+    rows = [
+        row(wanted, id="spared", where={"fakelib": ">=2"}),
+        row(wanted, id="fails", where={"fakelib": "<2"}),
+    ]
+    entries = list(known.entries.values())
+    chosen, without = verify.choose(entries, known, rows, thorough=False, device="cpu")
+    assert [row.id for row in chosen] == ["fails"]
+    assert {(entry.id, why) for entry, why in without} == {(other, "not needed"), (alone, "no run")}
+    every, _ = verify.choose(entries, known, rows, thorough=True, device="cpu")
+    assert [row.id for row in every] == ["fails", "spared"]
+
+
+def test_what_is_not_installed_is_not_run(world: World) -> None:
+    patch = world.patch("target", "{ fakelib = '>=1' }")
+    world.distribution("fakelib", "1.5")
+    known = world.catalog()
+    rows = [row(patch, cell=Cell(engine="zero3"))]
+    _, without = verify.choose(list(known.entries.values()), known, rows, thorough=False, device="cpu")
+    assert [why for _, why in without] == ["no run"]
+
+
+def test_cells_are_held_against_one_process() -> None:
+    made = verify.prepared(Cell(engine="zero2", steps=3), "cpu")
+    assert made.reference.engine == "plain_zeros"
+    assert made.reference.ranks == 1
+    assert made.dtype == "float32"
+    on_gpus = verify.prepared(Cell(engine="ddp"), "cuda")
+    assert (on_gpus.dtype, on_gpus.device) == ("bfloat16", "cuda")
+    assert (on_gpus.reference.dtype, on_gpus.reference.device) == ("float32", "cuda")
+
+
+def report(cell: Cell, tmp_path: Path, **fields: Any) -> dict[str, Any]:
+    compared = {"difference": 0.0, "between_ranks": 0.0, "missing": []}
+    ranks = [{"patches": {"one": "applied", "two": "off"}, "cost": {"seconds": 0.01}}]
+    plain = {"ok": True, "error": None, "ranks": ranks, "log": "", "gradients": compared}
+    return {cell.id: {**plain, **fields}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({}, "right"),
+        ({"ok": False, "error": "RuntimeError: it\n broke"}, "error"),
+        ({"gradients": {"difference": 0.5, "between_ranks": 0.0, "missing": []}}, "difference"),
+        ({"gradients": {"difference": float("nan"), "between_ranks": 0.0, "missing": []}}, "difference"),
+        ({"gradients": {"difference": 0.5, "between_ranks": 0.2, "missing": ["w"]}}, "ranks"),
+        ({"gradients": {"difference": 0.5, "between_ranks": 0.0, "missing": ["w"]}}, "missing"),
+        ({"gradients": {"between_ranks": 0.0}}, "none"),
+    ],
+)
+def test_outcomes(fields: dict[str, Any], outcome: str, tmp_path: Path) -> None:
+    cell = Cell()
+    found = verify.judge(report(cell, tmp_path, **fields), cell, 1e-5)
+    assert found.outcome == outcome
+    assert found.applied == {"one"}
+    assert verify.said(found, ENGLISH)
+    assert verify.said(found, CHINESE)
+
+
+def test_a_run_that_never_came_back_is_said() -> None:
+    found = verify.judge({"": {"error": "ImportError: no such thing"}}, Cell(), 1e-5)
+    assert found.outcome == "none"
+    assert "no such thing" in verify.said(found, ENGLISH)
+
+
+def test_a_choice_of_the_users_is_sound_when_it_was_warned_of() -> None:
+    warned = row("a-patch", warns="it stands")
+    failed = Found("error", "RuntimeError")
+    assert Verdict(warned, failed, failed._replace(log="vlmpatch: it stands")).sound
+    assert not Verdict(warned, failed, failed).sound
+    assert not Verdict(row("a-patch"), failed, failed).sound
+
+
+def test_the_table_in_both_languages(world: World) -> None:
+    bad = Verdict(row("a-patch"), Found("error", "RuntimeError: x"), Found("missing", "3"))
+    cost = {"seconds": 0.01, "calls": 7, "elements": 9}
+    good = Verdict(row("b-patch"), Found("right", "0e+00", cost), Found("right", "0e+00", cost))
+    english = verify.view([bad, good], [], ENGLISH, "cpu", 12.0).text()
+    assert "NO" in english
+    assert "1 of 2 runs" in english
+    assert "nothing to mend showed" in english
+    assert "gathers a step: 7" in english
+    assert "2 次运行中 1 次" in verify.view([bad, good], [], CHINESE, "cpu", 12.0).text()
+
+
+def test_a_run_is_bare_and_writes_to_its_folder_alone(tmp_path: Path) -> None:
+    given = {"PYTHONPATH": INJECT, "RANK": "3", "HOME": "/home/me"}
+    made = verify.environment(given, tmp_path, "cpu")
+    assert INJECT not in made["PYTHONPATH"]
+    assert "RANK" not in made
+    assert made["DS_ACCELERATOR"] == "cpu"
+    assert all(made[name].startswith(str(tmp_path)) for name in ("TMPDIR", "HF_HOME", "TRITON_CACHE_DIR"))
+
+
+def test_a_name_that_is_no_patch_and_a_python_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    known = catalog.read(catalog.default_path())
+    assert verify.verify(known, ENGLISH, ["nosuch"]) == 2
+    assert verify.verify(known, ENGLISH) == 1
+    said = capsys.readouterr().out
+    assert "nosuch is no patch id" in said
+    assert "no torch in" in said

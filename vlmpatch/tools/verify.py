@@ -1,0 +1,467 @@
+"""``python -m vlmpatch verify``: each patch tried on this machine, with the versions that are installed here.
+
+For each patch whose versions are installed, a tiny two-rank training that shows its bug runs without
+vlmpatch and with it. Every gradient of both is held against the same samples in one process, without an
+engine and without checkpointing. The models are made from their configuration; nothing is downloaded,
+and nothing is left: all that is written goes to one temporary folder.
+
+What runs is said by ``vlmpatch_lab/rows.toml``, the rows of the project's own matrix.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import vlmpatch_lab
+from vlmpatch import gate, versions
+from vlmpatch.catalog import Catalog, Entry
+from vlmpatch.tools.page import Page
+from vlmpatch.tools.run import INJECT
+from vlmpatch.tools.words import Words
+from vlmpatch_lab.cell import WORLD, Cell, write_cells
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROWS = Path(vlmpatch_lab.__file__).with_name("rows.toml")
+KINDS = ("qwen2_vl", "qwen2_5_vl")  # what vlmpatch_lab.models makes
+STEPS = 2
+TOLERANCE = {"cpu": 1e-5, "cuda": 5e-2}  # relative; bfloat16 on a GPU
+LIMIT = 180.0  # seconds without a word from a process until it counts as stuck
+NEEDS = {"zero": "deepspeed", "fsdp": "torch", "lora": "peft"}
+
+
+class Row(NamedTuple):
+    """One run that shows the bug of one patch; the fields are those of ``rows.toml``."""
+
+    id: str
+    patch: str
+    text: tuple[str, str]  # English and Chinese
+    cell: Cell
+    fails: str
+    warns: str
+    where: Mapping[str, str]
+
+    def expected(self) -> bool:
+        """Whether the bare run is known to fail with the versions installed here."""
+        return all(_inside(name, specifier) for name, specifier in self.where.items())
+
+
+class Found(NamedTuple):
+    """What one run did: ``right``, ``error``, ``missing``, ``ranks``, ``difference`` or ``none``."""
+
+    outcome: str
+    detail: str = ""
+    cost: Mapping[str, Any] = {}
+    applied: frozenset[str] = frozenset()
+    log: str = ""
+
+
+class Verdict(NamedTuple):
+    """A row's two runs, and what they say of its patch."""
+
+    row: Row
+    bare: Found
+    patched: Found
+
+    @property
+    def sound(self) -> bool:
+        """Whether the patch keeps its promise here."""
+        if self.row.warns and self.row.expected():
+            return self.row.warns in self.patched.log
+        return self.patched.outcome == "right"
+
+
+def verify(catalog: Catalog, words: Words, only: Sequence[str] = (), device: str = "") -> int:
+    """Try the patches that apply here and print a table.
+
+    Args:
+        catalog: what is known.
+        words: the language of the table.
+        only: patch ids; none means one run for every patch that has one.
+        device: ``cpu`` or ``cuda``; the GPUs where there are two, if not given.
+
+    Returns:
+        The exit code: 0 all is well, 1 a patch does not keep its promise or could not be tried, 2 there
+        is no such patch.
+    """
+    if unknown := [id_ for id_ in only if id_ not in catalog.entries]:
+        print(words("{id} is no patch id; `python -m vlmpatch list` prints them", id=unknown[0]))
+        return 2
+    if versions.installed("torch", "torch").version is None:
+        print(
+            words(
+                "There is no torch in {python}: run this with the Python that trains.", python=sys.executable
+            )
+        )
+        return 1
+    device = device or default_device()
+    entries = [entry for entry in catalog.entries.values() if not only or entry.id in only]
+    rows, without = choose(entries, catalog, read_rows(), thorough=bool(only), device=device)
+    started = time.monotonic()
+    verdicts = try_rows(rows, device, words) if rows else []
+    page = view(verdicts, without, words, device, time.monotonic() - started)
+    page.show(sys.stdout)
+    failed = not all(verdict.sound for verdict in verdicts)
+    return 1 if failed or (only and not verdicts) else 0
+
+
+def default_device() -> str:
+    """``cuda`` where every rank can have a GPU of its own; torch is asked in a process of its own."""
+    question = "import torch; print(torch.cuda.device_count())"
+    asked = subprocess.run([sys.executable, "-c", question], capture_output=True, text=True, check=False)
+    count = asked.stdout.strip()
+    return "cuda" if count.isdigit() and int(count) >= WORLD else "cpu"
+
+
+# --- what to run --------------------------------------------------------------------------------
+
+
+def read_rows(path: Path = ROWS) -> list[Row]:
+    """The rows that need neither a framework nor somebody's script."""
+    with open(path, "rb") as handle:
+        data = tomllib.load(handle)
+    found = []
+    for entry in data["row"]:
+        cell = Cell(**entry.get("cell", {}))
+        ours = "patch" in entry and "script" not in entry and "framework" not in entry and not cell.trainer
+        if ours and cell.kind in KINDS and all(_inside(*pair) for pair in entry.get("only", {}).items()):
+            shared = (entry["fails"], entry.get("warns", ""), entry.get("where", {}))
+            found.append(Row(entry["id"], entry["patch"], (entry["en"], entry["zh"]), cell, *shared))
+    return found
+
+
+def choose(
+    entries: Sequence[Entry], catalog: Catalog, rows: Sequence[Row], *, thorough: bool, device: str
+) -> tuple[list[Row], list[tuple[Entry, str]]]:
+    """The rows to run, and the patches that none is run for, with the reason (one of ``view``'s)."""
+    chosen: list[Row] = []
+    without = []
+    for entry in entries:
+        if not gate.by_version(entry, catalog.modules).needed:
+            without.append((entry, "not needed"))
+            continue
+        own = [row for row in rows if row.patch == entry.id and _can_run(row.cell)]
+        # One that is known to fail here says more than one that is not.
+        own.sort(key=lambda row: not row.expected())
+        if not own:
+            without.append((entry, "no run"))
+        chosen += own if thorough else own[:1]
+    return [row._replace(cell=prepared(row.cell, device)) for row in chosen], without
+
+
+def prepared(cell: Cell, device: str) -> Cell:
+    """``cell``, held against the same samples in one process, on ``device``."""
+    steps = cell.compared or STEPS
+    dtype = "float32" if device == "cpu" else "bfloat16"
+    return dataclasses.replace(cell, compared=steps, steps=0, device=device, dtype=dtype)
+
+
+def _can_run(cell: Cell) -> bool:
+    said = (cell.engine, cell.tuning)
+    needed = {package for word, package in NEEDS.items() if any(part.startswith(word) for part in said)}
+    return all(versions.installed(package, package).version for package in needed)
+
+
+def _inside(name: str, specifier: str) -> bool:
+    found = versions.installed(name, name.replace("-", "_")).version
+    return found is not None and versions.satisfies(found, specifier)
+
+
+# --- running ------------------------------------------------------------------------------------
+
+
+def try_rows(rows: Sequence[Row], device: str, words: Words) -> list[Verdict]:
+    """Run every row bare and patched; all of a side share one import of what is installed."""
+    cells = list(dict.fromkeys(row.cell for row in rows))
+    measures = list(dict.fromkeys(cell.reference for cell in cells))
+    with tempfile.TemporaryDirectory(prefix="vlmpatch-verify-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        progress = Progress(len(measures) + 2 * len(cells), words)
+        bare = run_side(folder, "bare", [*measures, *cells], progress)
+        patched = run_side(folder, "patched", cells, progress)
+        progress.end()
+        tolerance = TOLERANCE[device]
+        return [
+            Verdict(row, judge(bare, row.cell, tolerance), judge(patched, row.cell, tolerance))
+            for row in rows
+        ]
+
+
+def run_side(folder: Path, side: str, cells: Sequence[Cell], progress: Progress) -> dict[str, Any]:
+    """Run ``cells`` in a process of their own; what each reports, by its id."""
+    out = folder / side
+    out.mkdir()
+    write_cells(out / "cells.json", list(cells))
+    models = [f"{kind}={folder / kind}" for kind in sorted({cell.kind for cell in cells})]
+    command = [
+        sys.executable,
+        "-m",
+        "vlmpatch_lab.cell",
+        str(out / "cells.json"),
+        "--out",
+        str(out),
+        "--make",
+    ]
+    command += ["--patched"] if side == "patched" else []
+    command += ["--reference", str(folder / "bare"), "--models", *models]
+    reports: dict[str, Any] = {}
+    device = cells[0].device
+    with open(out / "log", "w") as log, launched(command, folder, device, log) as process:
+        progress.side(side)
+        for line in spoken(process):
+            if line.startswith('{"id": '):
+                report = json.loads(line)
+                # Read now: the folder is gone when the table is made.
+                report["log"] = "".join(_text(rank.get("log", "")) for rank in report["ranks"])
+                reports[report["id"]] = report
+                progress.done()
+    if len(reports) < len(cells):
+        reports[""] = {"error": _last_line(_text(str(out / "log")))}
+    return reports
+
+
+@contextlib.contextmanager
+def launched(command: list[str], folder: Path, device: str, log: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process group that is gone afterwards, however the block ends."""
+    process = subprocess.Popen(
+        command,
+        env=environment(os.environ, folder, device),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def spoken(process: subprocess.Popen[str]) -> Iterator[str]:
+    """The lines a process prints; one that says nothing for long is ended."""
+    import threading
+
+    def end() -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+    if process.stdout is None:
+        return
+    while True:
+        timer = threading.Timer(LIMIT, end)
+        timer.daemon = True
+        timer.start()
+        line = process.stdout.readline()
+        timer.cancel()
+        if not line:
+            return
+        yield line
+
+
+def environment(environ: Mapping[str, str], folder: Path, device: str) -> dict[str, str]:
+    """A run's environment: bare of vlmpatch unless asked for, and writing to ``folder`` alone."""
+    launch = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    kept = {name: value for name, value in environ.items() if name not in (*launch, "VLMPATCH_WATCH")}
+    path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != INJECT]
+    here = Path(vlmpatch_lab.__file__).resolve().parent.parent
+    if here.name not in ("site-packages", "dist-packages"):  # a checkout; what is installed is found anyway
+        path.insert(0, str(here))
+    caches = (
+        "TRITON_CACHE_DIR",
+        "TORCH_EXTENSIONS_DIR",
+        "HF_HOME",
+        "HF_MODULES_CACHE",
+        "TORCHINDUCTOR_CACHE_DIR",
+    )
+    return {
+        **kept,
+        **{name: str(folder / "cache" / name) for name in caches},
+        "TMPDIR": str(folder),
+        **({"DS_ACCELERATOR": "cpu"} if device == "cpu" else {}),
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        # Asking the driver whether there is a GPU must not start CUDA before the ranks are forked.
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+    }
+
+
+class Progress:
+    """One line on standard error that counts, where somebody looks at it."""
+
+    def __init__(self, total: int, words: Words) -> None:
+        self.total, self.count, self.words = total, 0, words
+        self.name = ""
+        self.shown = sys.stderr.isatty()
+
+    def side(self, name: str) -> None:
+        """``bare`` or ``patched`` begins."""
+        self.name = self.words("without vlmpatch") if name == "bare" else self.words("with vlmpatch")
+        self._say(self.words("starting"))
+
+    def done(self) -> None:
+        """One more run is over."""
+        self.count += 1
+        self._say()
+
+    def end(self) -> None:
+        """Take the line away."""
+        if self.shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+    def _say(self, more: str = "") -> None:
+        if self.shown:
+            print(
+                f"\r\033[K{self.count}/{self.total} {self.name} {more}", end="", file=sys.stderr, flush=True
+            )
+
+
+# --- judging ------------------------------------------------------------------------------------
+
+
+def judge(reports: Mapping[str, Any], cell: Cell, tolerance: float) -> Found:
+    """The worst thing a run shows."""
+    report = reports.get(cell.id)
+    if report is None:
+        return Found("none", str(reports.get("", {}).get("error", "")))
+    first = report["ranks"][0]
+    states = first.get("patches", {})
+    applied = frozenset(name for name, state in states.items() if state == "applied")
+    outcome, detail = _worst(report, tolerance)
+    return Found(outcome, detail, first.get("cost", {}), applied, report["log"])
+
+
+def _worst(report: Mapping[str, Any], tolerance: float) -> tuple[str, str]:
+    if not report["ok"]:
+        return "error", " ".join((report["error"] or "").split())[:90]
+    compared = report["gradients"]
+    if "difference" not in compared:
+        return "none", "the measure itself could not be run"
+    if compared["between_ranks"] > tolerance:
+        return "ranks", f"{compared['between_ranks']:.1g}"
+    if compared["missing"]:
+        return "missing", str(len(compared["missing"]))
+    if not compared["difference"] <= tolerance:  # also when it is not a number
+        return "difference", f"{compared['difference']:.1g}"
+    return "right", f"{compared['difference']:.0e}"
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _last_line(log: str) -> str:
+    lines = [line for line in log.splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+# --- the table ----------------------------------------------------------------------------------
+
+
+def view(
+    verdicts: Sequence[Verdict],
+    without: Sequence[tuple[Entry, str]],
+    words: Words,
+    device: str,
+    seconds: float,
+) -> Page:
+    """What was tried, what was not and why, and the sum of it."""
+    page = Page()
+    ranks = (
+        words("two ranks over gloo on the CPU, float32")
+        if device == "cpu"
+        else words("two GPUs, NCCL, bfloat16")
+    )
+    page.add(f"{_installed()}; {ranks}", style="dim")
+    for verdict in verdicts:
+        page.add()
+        mark, style = ("ok", "good") if verdict.sound else ("NO", "bad")
+        page.add(verdict.row.patch, style=style, label=mark)
+        page.add(words.pick(verdict.row.text), label=words("run"))
+        page.add(said(verdict.bare, words), label=words("without"))
+        page.add(said(verdict.patched, words) + _remark(verdict, words), label=words("with"))
+        if costs := _costs(verdict, words):
+            page.add(costs, label=words("cost"))
+    untried = [entry.id for entry, reason in without if reason == "no run"]
+    if untried:
+        page.add()
+        page.add(
+            words(
+                "Needed here, and no tiny run shows it (a framework's or a script's own): {ids}",
+                ids=", ".join(untried),
+            )
+        )
+    page.add()
+    good = sum(verdict.sound for verdict in verdicts)
+    spare = sum(reason == "not needed" for _, reason in without)
+    sentence = (
+        "{good} of {all} runs are as they should be, in {seconds} s; {spare} patches are not needed here."
+    )
+    text = words(sentence, good=good, all=len(verdicts), seconds=round(seconds), spare=spare)
+    page.add(text, style="good" if good == len(verdicts) else "bad")
+    return page
+
+
+def said(found: Found, words: Words) -> str:
+    """An outcome in words."""
+    sentences = {
+        "right": words("gradients are right ({detail} off)", detail=found.detail),
+        "error": words("ends with {detail}", detail=found.detail),
+        "missing": words("{detail} trainable tensors get no gradient", detail=found.detail),
+        "difference": words("gradients are wrong, {detail} off", detail=found.detail),
+        "ranks": words("gradients differ between the ranks, by {detail}", detail=found.detail),
+        "none": words("could not be run: {detail}", detail=found.detail),
+    }
+    return sentences[found.outcome]
+
+
+def _remark(verdict: Verdict, words: Words) -> str:
+    if verdict.row.warns and verdict.sound:
+        return "; " + words("you said so in so many words, so it stands, with a warning")
+    if verdict.bare.outcome == "right" and verdict.sound:
+        return "; " + words("nothing to mend showed in this run")
+    return ""
+
+
+def _costs(verdict: Verdict, words: Words) -> str:
+    parts = []
+    for name, found in (("without", verdict.bare), ("with", verdict.patched)):
+        cost, shown = found.cost, []
+        if "elements" in cost:
+            shown.append(words("gathers a step: {calls}", calls=cost["calls"]))
+        if "peak_bytes" in cost:
+            shown.append(f"{cost['seconds'] * 1000:.0f} ms, {cost['peak_bytes'] / 2**20:.0f} MiB")
+        if shown:
+            parts.append(f"{words(name)}: {', '.join(shown)}")
+    return "; ".join(parts)
+
+
+def _installed() -> str:
+    names = ("torch", "transformers", "deepspeed", "peft")
+    found = ((name, versions.installed(name, name).version) for name in names)
+    return ", ".join(f"{name} {version}" for name, version in found if version)
