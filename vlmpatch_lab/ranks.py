@@ -19,7 +19,7 @@ import transformers
 from torch.nn.parallel import DistributedDataParallel
 
 from vlmpatch_lab.cell import PATTERNS, WORLD, Cell
-from vlmpatch_lab.collectives import wait_for_every_collective
+from vlmpatch_lab.collectives import wait_for_every_collective as wait_for_every_collective
 from vlmpatch_lab.meters import Clock, Meter
 
 try:  # cells that need what is missing here fail, the others run
