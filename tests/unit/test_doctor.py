@@ -62,7 +62,7 @@ def test_every_view_is_made_of_the_same_findings(
     monkeypatch.setenv("VLMPATCH_LOG", "loud")
     known = world.catalog()
     for view in ("text", "all", "json", "markdown", "digest"):
-        assert doctor.doctor(known, doctor.Asked(), EN, view) == 1
+        assert doctor.doctor(known, doctor.Asked(), EN, view, strict=True) == 1
     out = capsys.readouterr().out
     assert out.count("D03") == 4
     findings = doctor.examine(known)

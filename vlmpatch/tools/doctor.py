@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -81,13 +81,12 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
     forecasts = {e.id: _with_record(_forecast(e, catalog, chosen), e, known) for e in by_target}
     patches = tuple(forecasts[id_] for id_ in catalog.entries)
+    broken = [*catalog.problems, *failures.read(catalog.path).problems, *gate.ranges(catalog)]
     findings = [
         *_python(packages, say),
         *_unhad(patches, say),
-        *_problems(
-            [*catalog.problems, *failures.read(catalog.path).problems, *gate.ranges(catalog)], "D02", say
-        ),
-        *_problems(chosen.problems, "D03", say),
+        *_problems(broken, "D02", "error", say),
+        *_problems(chosen.problems, "D03", "warning", say),
         *_copies(packages, say),
         *_remote(remote.cache(os.environ), catalog, "D06", say),
         *_launch(catalog, asked, known, patches, say),
@@ -163,15 +162,10 @@ def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
             yield Finding("D04", "error", title, status.reason, say("upgrade vlmpatch, or report this"), link)
 
 
-def _problems(problems: list[Problem] | tuple[Problem, ...], kind: str, say: Words) -> Iterator[Finding]:
+def _problems(problems: Iterable[Problem], kind: str, severity: str, say: Words) -> Iterator[Finding]:
     for problem in problems:
-        yield Finding(
-            kind,
-            "error",
-            say("This setting is not understood."),
-            f"{problem.where}: {problem.what}",
-            problem.remedy,
-        )
+        title = say("This setting is not understood.")
+        yield Finding(kind, severity, title, f"{problem.where}: {problem.what}", problem.remedy)
 
 
 def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
@@ -329,7 +323,7 @@ def markdown(findings: Findings, say: Words) -> str:
         lines += [f"  - `{part}`" for part in (finding.evidence, finding.fix) if part]
     lines += ["", "| package | version | where |", "|---|---|---|"]
     lines += [
-        f"| {name} | {found.version} | `{found.folder}` |"
+        f"| {name} | {found.version} | {found.folder or ''} |"
         for name, found in findings.packages.items()
         if found.version
     ]

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TextIO
 
 WIDTH = 80  # of plain text; a terminal may be wider, lines of words are not
+# A word, a Chinese character, each with the punctuation that may not begin a line; or a space.
+_UNITS = re.compile(
+    r"(?:[^\s\u2e80-\u9fff\uff00-\uffef]+|[\u2e80-\u9fff\uff00-\uffef])[\u3001\u3002\uff01\uff09\uff0c\uff1a\uff1b\uff1f]*|\s+"
+)
 _STYLES = {"head": "bold", "bad": "bold red", "good": "green", "warn": "yellow", "dim": "dim", "code": "cyan"}
 
 
@@ -82,9 +86,9 @@ def columns(text: str) -> int:
 def wrapped(text: str, width: int) -> list[str]:
     """``text`` in lines of at most ``width`` columns, broken at spaces and between Chinese characters."""
     lines, line, used = [], "", 0
-    for word in re.findall(r"[^\s\u2e80-\u9fff\uff00-\uffef]+|[\u2e80-\u9fff\uff00-\uffef]|\s+", text):
+    for word in _UNITS.findall(text):
         space = columns(word)
-        if line and used + space > width and word not in ",。;:、!?)”":
+        if line and used + space > width:
             lines.append(line.rstrip())
             line, used = "", 0
         if line or not word.isspace():

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vlmpatch import versions
+from vlmpatch.tools.diagnose import printable
 from vlmpatch.tools.findings import Finding
 from vlmpatch.tools.lint.data import count
 from vlmpatch.tools.lint.setup import Said, Setup
@@ -73,7 +74,7 @@ def explicit_reentrant(setup: Setup, around: Around) -> Iterator[Finding]:
         return
     failure = {0: "F3", 1: "F1", 2: "F1", 3: "F8"}[setup.stage]
     title = around.say("Reentrant checkpointing is asked for, which fails or trains wrongly here.")
-    yield Finding("L01", "warning", title, _quote("use_reentrant", given), REENTRANT, _link(failure))
+    yield Finding("L01", "warning", title, _quote(given), REENTRANT, _link(failure))
 
 
 def zero3_lora(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -85,7 +86,7 @@ def zero3_lora(setup: Setup, around: Around) -> Iterator[Finding]:
         return
     title = around.say("LoRA with checkpointing under ZeRO-3 ends in a CheckpointError.")
     fix = _ended(around, "F4", "pip install 'deepspeed>=0.19.3'")
-    yield Finding("L02", _severity(around, "F4"), title, _quote("lora", lora), fix, _link("F4"))
+    yield Finding("L02", _severity(around, "F4"), title, _quote(lora), fix, _link("F4"))
 
 
 def slices(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -103,9 +104,7 @@ def slices(setup: Setup, around: Around) -> Iterator[Finding]:
         size=size,
     )
     fix = _ended(around, failure, f'"vision_batch_size": {wanted}')
-    yield Finding(
-        "L03", _severity(around, failure), title, _quote("max_slice_nums", most), fix, _link(failure)
-    )
+    yield Finding("L03", _severity(around, failure), title, _quote(most), fix, _link(failure))
 
 
 def static_graph(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -114,7 +113,7 @@ def static_graph(setup: Setup, around: Around) -> Iterator[Finding]:
     if given and given.on and setup.accumulation > 1:
         title = around.say("static_graph with gradient accumulation ends in an internal assertion of torch.")
         fix = "--ddp_static_graph false"
-        yield Finding("L04", "warning", title, _quote("static_graph", given), fix, _link("F3"))
+        yield Finding("L04", "warning", title, _quote(given), fix, _link("F3"))
 
 
 def mixed_data(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -135,7 +134,7 @@ def mixed_data(setup: Setup, around: Around) -> Iterator[Finding]:
             rows=counted.rows,
         )
         fix = _ended(around, failure, around.say("give each of them an image; a blank one will do"))
-        yield Finding("L05", _severity(around, failure), title, _quote("dataset", given), fix, _link(failure))
+        yield Finding("L05", _severity(around, failure), title, _quote(given), fix, _link(failure))
 
 
 def save_ungathered(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -145,7 +144,7 @@ def save_ungathered(setup: Setup, around: Around) -> Iterator[Finding]:
     if setup.stage == 3 and stated and (given is None or given.off) and setup.lora is None:
         title = around.say("Nothing gathers the weights when the model is saved.")
         fix = '"stage3_gather_16bit_weights_on_model_save": true'
-        yield Finding("L06", "warning", title, _quote("zero_optimization", stated), fix, _link("F25"))
+        yield Finding("L06", "warning", title, _quote(stated), fix, _link("F25"))
 
 
 def folk_remedies(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -154,18 +153,16 @@ def folk_remedies(setup: Setup, around: Around) -> Iterator[Finding]:
     if unused and unused.on and setup.stage == 0 and "F3" in around.armed:
         title = around.say("Looking for unused parameters costs time every step.")
         fix = around.say("leave it out, unless a part of the model is never used")
-        yield Finding("L07", "note", title, _quote("ddp_find_unused_parameters", unused), fix, _link("F19"))
+        yield Finding("L07", "note", title, _quote(unused), fix, _link("F19"))
     if checkpointing and checkpointing.off and (around.model is None or around.model.vision):
         title = around.say(
             "Checkpointing is off, which costs memory; against these failures it is not needed."
         )
-        yield Finding("L08", "note", title, _quote("gradient_checkpointing", checkpointing), _CHECKPOINT)
+        yield Finding("L08", "note", title, _quote(checkpointing), _CHECKPOINT)
     timeout = setup.get("ddp_timeout", "deepspeed_timeout")
     if timeout and (timeout.number or 0) > 7200:
         title = around.say("A long time-out does not end a hang, it only shows it later.")
-        yield Finding(
-            "L09", "note", title, _quote("ddp_timeout", timeout), "--ddp_timeout 1800", _link("F11")
-        )
+        yield Finding("L09", "note", title, _quote(timeout), "--ddp_timeout 1800", _link("F11"))
 
 
 _CHECKPOINT = f"--gradient_checkpointing true {REENTRANT}"
@@ -182,7 +179,7 @@ def renamed_flags(setup: Setup, around: Around) -> Iterator[Finding]:
                 "L10",
                 "note" if "D" in around.armed else "warning",
                 title,
-                _quote(old, given),
+                _quote(given),
                 fix,
                 _link("D"),
             )
@@ -206,7 +203,7 @@ def lost_micro_batches(setup: Setup, around: Around) -> Iterator[Finding]:
         title = around.say("Only the last micro-batch of each step counts, without an error.")
         fix = _ended(around, "F18", "pip install 'deepspeed>=0.18.3'")
         severity = _severity(around, "F18")
-        yield Finding("L11", severity, title, _quote("gradient_accumulation_steps", given), fix, _link("F18"))
+        yield Finding("L11", severity, title, _quote(given), fix, _link("F18"))
 
 
 def experts(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -227,9 +224,7 @@ def generates(setup: Setup, around: Around) -> Iterator[Finding]:
     if "grpo" in named and given and given.on and local:
         title = around.say("generate() with checkpointing on loses its KV cache half way.")
         fix = _ended(around, "F30", "--use_vllm true")
-        yield Finding(
-            "L13", _severity(around, "F30"), title, _quote("gradient_checkpointing", given), fix, _link("F30")
-        )
+        yield Finding("L13", _severity(around, "F30"), title, _quote(given), fix, _link("F30"))
 
 
 def llamafactory_reentrant(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -258,8 +253,8 @@ RULES: Sequence[Rule] = (
 )
 
 
-def _quote(name: str, given: Said) -> str:
-    return f"{given.where}: {name} = {given.value[:80]}"
+def _quote(given: Said) -> str:
+    return printable(f"{given.where}: {given.name} = {given.value[:80]}")
 
 
 def _inside(around: Around, name: str, specifier: str) -> bool:

@@ -19,6 +19,7 @@ class Said(NamedTuple):
 
     value: str
     where: str
+    name: str = ""
 
     @property
     def on(self) -> bool:
@@ -53,9 +54,8 @@ class Setup:
             value = str(value).lower()
         elif isinstance(value, (dict, list)):
             value = json.dumps(value)
-        self.said.setdefault(
-            name.lstrip("-").replace("-", "_"), Said("" if value is None else str(value), where)
-        )
+        key = name.lstrip("-").replace("-", "_")
+        self.said.setdefault(key, Said("" if value is None else str(value), where, key))
 
     def get(self, *names: str) -> Said | None:
         """The first of ``names`` that is set."""

@@ -1,0 +1,79 @@
+"""The logs that ``explain`` is tested on, made by failing: ``python -m tests.logs.make``.
+
+Every row of the matrix that ends in an error is run without vlmpatch on two ranks, and a few programs that
+fail for reasons of their own under torchrun. A file is named after the failure it shows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from itertools import zip_longest
+from pathlib import Path
+
+from tests.lab import cells, envs, launch
+from tests.logs.unrelated import WAYS
+from tests.matrix import rows
+from vlmpatch_lab.ports import free_port
+
+STACK = "tf457-ds0182"
+HERE = Path(__file__).parent
+LENGTH = 24_000  # of one log; what is in between is left out
+
+
+def main() -> int:
+    stack = envs.read_stacks()[STACK]
+    failing = [
+        row
+        for row in rows.read().values()
+        if row.fails.startswith("error") and row.script is None and row.runs_on(stack)
+    ]
+    with tempfile.TemporaryDirectory(prefix="logs-") as folder:
+        results = cells.run(stack, [row.cell for row in failing], Path(folder))
+        for row in failing:
+            if results[row.cell.id].error:
+                ranks = sorted(Path(folder).glob(f"**/{row.cell.id}/rank*.log"))
+                logs = [rank.read_text(errors="replace") for rank in ranks]
+                write(f"{row.failures[0]}.{row.id}", interleaved(logs))
+    for way in WAYS:
+        command = ["torchrun", "--nproc_per_node", "2", "--master_port", str(free_port())]
+        done = launch.run(stack, [*command, "-m", "tests.logs.unrelated", way], limit=120)
+        write(f"none.{way}", done.output)
+    return 0
+
+
+def write(name: str, log: str) -> None:
+    """Write one log: shortened, the ranks' lines in turn as torchrun prints them."""
+    text = shortened(log)
+    (HERE / f"{name}.log").write_text(text)
+    print(f"{name}: {len(text)} characters", flush=True)
+
+
+def shortened(text: str) -> str:
+    """``text`` without this machine's paths, and without its middle where it is long."""
+    for path, short in (
+        (str(launch.ROOT), "/repo"),
+        (str(envs.cache_root()), "/env"),
+        (str(Path.home()), "/home/user"),
+    ):
+        text = text.replace(path, short)
+    text = re.sub(r"/env/[\w-]+/lib/", "/env/lib/", text)
+    text = re.sub(r"/tmp/[\w./-]+", "/tmp/run", text)
+    text = text.replace(os.uname().nodename, "node")
+    if len(text) > LENGTH:
+        text = text[: LENGTH // 2] + "\n…\n" + text[-LENGTH // 2 :]
+    return text
+
+
+def interleaved(logs: list[str]) -> str:
+    """The lines of several ranks in turn, each with its rank."""
+    lines = zip_longest(
+        *([f"[rank{rank}]: {line}" for line in log.splitlines()] for rank, log in enumerate(logs))
+    )
+    return "\n".join(line for turn in lines for line in turn if line is not None) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
