@@ -14,7 +14,8 @@ from vlmpatch.tools.failures import Failure, Failures, Symptom
 from vlmpatch.tools.logs import ENDS, Message, Reader, occurring
 from vlmpatch.tools.symptoms import Pattern, squeeze
 
-KEPT = 64  # of each kind of finding; the first ones are what counts
+KEPT = 32  # of each kind of finding; the first ones are what counts
+TEXT = 8000  # characters of a message that are kept
 ALIKE = 3  # messages that differ in numbers only are looked at this often
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
@@ -69,7 +70,10 @@ class _Findings:
             return
         if len(self.shapes) < SHAPES:
             self.shapes[shape] = seen + 1
+        self._versions(message.text)
+        self.active = self.active or any(trace in message.text for trace in _OWN_TRACES)
         own = squeezed.startswith("vlmpatch[")
+        message = message._replace(text=message.text[-TEXT:])
         for number, (failure, symptom) in enumerate(self.symptoms):
             if symptom.own == own and symptom.fits(squeezed):
                 self.ranks.setdefault(failure.id, set()).add(message.source)
@@ -80,8 +84,6 @@ class _Findings:
             self.errors.append(message)
             if len(self.errors) > KEPT:
                 del self.errors[KEPT // 2]
-        self.active = self.active or any(trace in message.text for trace in _OWN_TRACES)
-        self._versions(message.text)
 
     def _versions(self, text: str) -> None:
         for match in _VERSION.finditer(text):

@@ -18,6 +18,7 @@ ENDS = 192 << 10  # the first and the last bytes of a log are looked at in any c
 LINE = 4096  # what is kept of one line
 LINES = 400  # what is kept of one message: its first and its last lines
 SOURCES = 4096  # ranks that are told apart
+HELD = 16 << 20  # characters of messages that have not ended, all ranks together
 LOOSE = 24  # lines without a traceback that are looked at together
 BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS have been
 GENEROUS = 32 << 20
@@ -141,18 +142,20 @@ class Messages:
         self._tell = tell
         self._sources: dict[str, _Source] = {}
         self._last = ""
+        self._held = 0
         self.steps = 0
 
     def add(self, line: Line) -> None:
         """Take the next line of the log."""
+        self._held += len(line.text)
+        if len(self._sources) >= SOURCES or self._held > HELD:
+            self.close()
         name = line.source
         if not name and self._last and self._continues(line):
             name = self._last  # a wrapped line has lost its prefix
         self._last = name
         source = self._sources.get(name)
         if source is None:
-            if len(self._sources) >= SOURCES:
-                self.close()
             source = self._sources[name] = _Source()
         self._place(source, line)
 
@@ -201,7 +204,7 @@ class Messages:
         for source in self._sources.values():
             self._finish(source)
         self._sources.clear()
-        self._last = ""
+        self._last, self._held = "", 0
 
 
 class Reader:
