@@ -7,15 +7,19 @@ look. The file on disk is parsed, so ``doctor`` reaches the same verdict as a tr
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import hashlib
 import io
 import os
 import sys
 import tokenize
+from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import NamedTuple
+
+from vlmpatch import scan
 
 
 class Unrecognised(Exception):
@@ -60,49 +64,45 @@ class Code:
         Raises:
             NoSource: the text is no Python.
         """
-        try:
+        with self._parsing():
             return ast.parse(self.source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise NoSource(f"{self.path} cannot be read as Python source: {error}") from error
 
     @functools.cached_property
     def names(self) -> frozenset[str]:
         """Names bound at the module's top level: functions, classes, assignments, imports."""
-        return frozenset(name for node in self.tree.body for name in _bound(node))
+        with self._parsing():
+            return frozenset(scan.names(self.source))
 
     def function(self, qualname: str) -> Function | None:
-        """The function ``qualname`` (``f`` or ``Class.method``), or None; the last definition wins."""
-        node = self._find(qualname)
+        """The function ``qualname`` (``f`` or ``Class.method``), or None; the last definition wins.
+
+        Raises:
+            NoSource: the source is not Python.
+        """
+        text = self._text(qualname)
+        if text is None:
+            return None
+        node = ast.parse(text).body[0]
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return None
-        return Function(_parameters(node.args), _defaults(node.args), self._text(node))
+        return Function(_parameters(node.args), _defaults(node.args), text)
 
     def class_names(self, qualname: str) -> frozenset[str] | None:
         """Names bound in the body of class ``qualname``, or None when there is no such class."""
-        node = self._find(qualname)
-        if not isinstance(node, ast.ClassDef):
-            return None
-        return frozenset(name for child in node.body for name in _bound(child))
+        with self._parsing():
+            found = scan.class_names(self.source, qualname)
+        return None if found is None else frozenset(found)
 
-    def _find(self, qualname: str) -> ast.AST | None:
-        node: ast.AST | None = self.tree
-        for part in qualname.split("."):
-            body = getattr(node, "body", [])
-            node = next((child for child in reversed(body) if getattr(child, "name", None) == part), None)
-            if node is None:
-                return None
-        return node
+    def _text(self, qualname: str) -> str | None:
+        with self._parsing():
+            return scan.definition(self.source, qualname)
 
-    @functools.cached_property
-    def _lines(self) -> list[bytes]:
-        return self.source.encode().split(b"\n")
-
-    def _text(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-        # As ast.get_source_segment, which takes the whole file apart for each function.
-        lines = self._lines[node.lineno - 1 : node.end_lineno]
-        lines[-1] = lines[-1][: node.end_col_offset]
-        lines[0] = lines[0][node.col_offset :]
-        return b"\n".join(lines).decode()
+    @contextlib.contextmanager
+    def _parsing(self) -> Iterator[None]:
+        try:
+            yield
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise NoSource(f"{self.path} cannot be read as Python source: {error}") from error
 
 
 def of_module(module: ModuleType) -> Code:
@@ -121,7 +121,7 @@ def of_file(name: str, path: str) -> Code:
     """The source at ``path``, read once and parsed only when a look needs the tree.
 
     Raises:
-        NoSource: it cannot be read.
+        NoSource: it cannot be read. What is no Python is said by the first question asked of it.
     """
     try:
         return _read(name, path, os.stat(path).st_mtime_ns)
@@ -129,7 +129,7 @@ def of_file(name: str, path: str) -> Code:
         raise NoSource(f"{path} cannot be read as Python source: {error}") from error
 
 
-@functools.lru_cache(maxsize=2)  # several patches look at one target, and a file beside it, in turn
+@functools.lru_cache(maxsize=8)  # several patches look at one target, and at its siblings, in turn
 def _read(name: str, path: str, changed: int) -> Code:
     with tokenize.open(path) as handle:
         return Code(name, path, handle.read())
@@ -176,23 +176,6 @@ def _dedented(source: str) -> str:
     surplus = min(indents, default=4) - 4
     body = [line[surplus:] if surplus > 0 else line for line in lines[1:]]
     return "\n".join([*lines[:1], *body]) + "\n"
-
-
-def _bound(node: ast.AST) -> list[str]:
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        return [node.name]
-    if isinstance(node, (ast.Import, ast.ImportFrom)):
-        return [(alias.asname or alias.name).split(".")[0] for alias in node.names]
-    if isinstance(node, ast.Assign):
-        return [target.id for target in node.targets if isinstance(target, ast.Name)]
-    if isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-        return [node.target.id] if isinstance(node.target, ast.Name) else []
-    if isinstance(node, (ast.If, ast.Try, ast.With)):
-        inner = [*node.body, *getattr(node, "orelse", []), *getattr(node, "finalbody", [])]
-        for handler in getattr(node, "handlers", []):
-            inner.extend(handler.body)
-        return [name for child in inner for name in _bound(child)]
-    return []
 
 
 def _parameters(args: ast.arguments) -> tuple[str, ...]:

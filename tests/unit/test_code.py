@@ -92,7 +92,7 @@ def test_unreadable_source(tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("def f(:\n")
     with pytest.raises(code.Unrecognised, match=r"broken\.py"):
-        code.of_file("broken", str(broken)).names  # noqa: B018
+        code.of_file("broken", str(broken)).function("f")
     broken.write_bytes(b"name = 'K\xf6ln'\n")
     with pytest.raises(code.NoSource, match=r"broken\.py"):
         code.of_file("broken", str(broken))
