@@ -1,10 +1,13 @@
-"""Puts patches/ and compat.toml inside the package, for standard builds only.
+"""Puts patches/, compat.toml and its index inside the package, for standard builds only.
 
 An editable install must not get a copy: it would go stale. There the package finds both beside itself.
 """
 
 from __future__ import annotations
 
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -14,8 +17,30 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
     """Hatchling's name for it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the two to a wheel; ``version`` is the kind of build: standard or editable."""
+        """Add them to a wheel; ``version`` is the kind of build: standard or editable."""
         if version == "standard":
             build_data["force_include"]["patches"] = "vlmpatch/patches"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
+            build_data["force_include"][str(self._index())] = "vlmpatch/compat.index"
             build_data["force_include"]["data/compat/verified.json"] = "vlmpatch/data/compat/verified.json"
+
+    def _index(self) -> Path:
+        """The catalog, compiled as ``import vlmpatch`` reads it."""
+        sys.path.insert(0, self.root)
+        try:
+            from vlmpatch import catalog, index
+        finally:
+            sys.path.remove(self.root)
+        source = Path(self.root, "compat.toml")
+        read = catalog.read(str(source))
+        if read.problems:
+            raise ValueError("; ".join(map(str, read.problems)))
+        self._folder = tempfile.TemporaryDirectory()
+        made = Path(self._folder.name, "compat.index")
+        made.write_bytes(index.dumps(source.read_bytes(), read, catalog.Entry._fields))
+        return made
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        """Drop the index's temporary folder."""
+        if version == "standard":
+            self._folder.cleanup()

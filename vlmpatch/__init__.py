@@ -16,16 +16,28 @@ if not _os.path.isdir(_os.path.join(_HERE, "patches")):
     # A checkout or an editable install: patches/ and compat.toml lie beside this package.
     __path__.append(_os.path.dirname(_HERE))
 
-from vlmpatch.catalog import State, Status  # noqa: E402  (needs __path__ as set above)
-from vlmpatch.engine import PatchError, start  # noqa: E402
+from vlmpatch.start import arm as _arm  # noqa: E402  (needs __path__ as set above)
+from vlmpatch.start import engine as _engine  # noqa: E402
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from vlmpatch.catalog import State, Status
+    from vlmpatch.engine import PatchError
+
 __all__ = ["PatchError", "State", "Status", "__version__", "disabled", "redo", "require", "status", "undo"]
 
-if "_engine" not in globals():  # importlib.reload() runs this file again; what is patched stays patched
-    _engine = start(_os.environ)
+_HOMES = {"PatchError": "vlmpatch.engine", "State": "vlmpatch.catalog", "Status": "vlmpatch.catalog"}
+_arm()
+
+
+def __getattr__(name: str) -> object:
+    # What only callers of the functions below need is imported when it is asked for.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
 def status() -> dict[str, Status]:
@@ -34,7 +46,7 @@ def status() -> dict[str, Status]:
     Patches whose target is not imported yet are ``armed``; their version gate is evaluated here, so
     one that the installed versions do not need is reported as ``not needed`` at once.
     """
-    return _engine.status()
+    return _engine().status()
 
 
 def require(*ids: str) -> None:
@@ -48,7 +60,7 @@ def require(*ids: str) -> None:
     Raises:
         PatchError: naming the first patch that is unknown, off, failed or in conflict, and why.
     """
-    _engine.require(ids)
+    _engine().require(ids)
 
 
 def undo(*ids: str) -> list[str]:
@@ -63,7 +75,7 @@ def undo(*ids: str) -> list[str]:
     Raises:
         PatchError: for an unknown id.
     """
-    return _engine.undo(ids)
+    return _engine().undo(ids)
 
 
 def redo(*ids: str) -> None:
@@ -75,7 +87,7 @@ def redo(*ids: str) -> None:
     Raises:
         PatchError: for an unknown id.
     """
-    _engine.redo(ids)
+    _engine().redo(ids)
 
 
 def disabled(*ids: str) -> AbstractContextManager[None]:
@@ -90,4 +102,4 @@ def disabled(*ids: str) -> AbstractContextManager[None]:
     Raises:
         PatchError: for an unknown id.
     """
-    return _engine.disabled(ids)
+    return _engine().disabled(ids)

@@ -1,7 +1,6 @@
 """compat.toml -> typed, validated entries.
 
-A broken entry is left out and reported (file, entry, key, remedy); the others stand. This module is
-on the path of ``import vlmpatch``: it imports nothing that ``tomllib`` does not import already.
+A broken entry is left out and reported (file, entry, key, remedy); the others stand.
 """
 
 from __future__ import annotations
@@ -12,6 +11,9 @@ import sys
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, NamedTuple
+
+from vlmpatch import index
+from vlmpatch.index import default_path as default_path
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -89,13 +91,6 @@ class _Invalid(Exception):
         self.key, self.what, self.remedy = key, what, remedy
 
 
-def default_path() -> str:
-    """``compat.toml`` of this installation: inside the package, or beside it in a checkout."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    packaged = os.path.join(here, "compat.toml")
-    return packaged if os.path.exists(packaged) else os.path.join(os.path.dirname(here), "compat.toml")
-
-
 def patch_path(patches: str, module: str) -> str:
     """The file of patch module ``module`` (``deepspeed.zero3_uneven_calls``) below folder ``patches``."""
     return os.path.join(patches, *module.split(".")) + ".py"
@@ -103,16 +98,24 @@ def patch_path(patches: str, module: str) -> str:
 
 def read(path: str) -> Catalog:
     """Read the catalog at ``path``; never raises for what the file holds or lacks."""
+    compiled = index.read(path)
+    if compiled and compiled["fields"] == Entry._fields:
+        entries = {fields[0]: Entry(*fields) for fields in compiled["entries"]}
+        return Catalog(path, entries, compiled["modules"], ())
     try:
         with open(path, "rb") as handle:
-            data = tomllib.load(handle)
+            source = handle.read()
+        data = tomllib.loads(source.decode())
     except OSError as error:
         problem = Problem(path, f"cannot be read ({error.strerror})", "Reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         problem = Problem(path, f"is not valid TOML: {error}", "Mend that line or reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
-    return parse(data, path)
+    catalog = parse(data, path)
+    if not catalog.problems and not sys.dont_write_bytecode:
+        index.write(path, index.dumps(source, catalog, Entry._fields))
+    return catalog
 
 
 def parse(data: Mapping[str, Any], path: str) -> Catalog:

@@ -9,6 +9,7 @@ here follow the finder and loader protocols without inheriting them: importlib.a
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -34,6 +35,9 @@ class Hooks:
         self._on_error = on_error
         self._callbacks: dict[str, list[Callback]] = {}
         self._patterns: list[tuple[str, Callback]] = []
+        self._tops: set[str] = set()  # the first parts of the patterns: what can match at all
+        self._counted = 0  # how many modules there were at the last look at the new ones
+        self._running: set[str] = set()  # watched modules seen while they were being imported
         # Callbacks that have not been called for the module as it is now; usually not yet imported.
         self._waiting: dict[str, list[Callback]] = {}
         self._lock = Lock()
@@ -66,13 +70,15 @@ class Hooks:
         with self._lock:
             if "*" in target:
                 self._patterns.append((target, callback))
+                self._tops.add(target.partition(".")[0])
             else:
                 self._callbacks.setdefault(target, []).append(callback)
                 self._waiting.setdefault(target, []).append(callback)
         if "*" in target:
             for module in self.present(target):
                 self._call(module.__name__, [callback])
-        self.sweep()
+        else:
+            self._notice(target)
 
     def present(self, target: str) -> list[ModuleType]:
         """The modules ``target`` names that have run their code."""
@@ -92,17 +98,34 @@ class Hooks:
     def sweep(self) -> None:
         """Notice watched modules that are fully imported without having passed through us."""
         for name in tuple(self._waiting):
-            module = sys.modules.get(name)
-            if module is not None and _ready(module):
-                with self._lock:
-                    callbacks = self._waiting.pop(name, [])
-                self._call(name, callbacks)
+            self._notice(name)
+
+    def _sweep_new(self) -> None:
+        """``sweep`` for what has been imported since the last look: it costs nothing that grows."""
+        count = len(sys.modules)
+        fresh, self._counted = count - self._counted, count
+        try:
+            # A dict keeps the order of insertion, so the new ones are its last. Where as many have gone
+            # as come, one may be missed here; status() and every target's import look at all of them.
+            names = list(itertools.islice(reversed(sys.modules), max(fresh, 0)))
+        except RuntimeError:  # another thread is importing too
+            names = list(self._waiting)
+        self._running = {name for name in (*self._running, *names) if name in self._waiting}
+        for name in tuple(self._running):
+            self._notice(name)
+
+    def _notice(self, name: str) -> None:
+        module = sys.modules.get(name)
+        if module is not None and _ready(module):
+            with self._lock:
+                callbacks = self._waiting.pop(name, [])
+            self._call(name, callbacks)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The import system's question; see ``importlib.abc.MetaPathFinder``."""
-        self.sweep()
+        self._sweep_new()
         asking: set[str] = self._asking.__dict__.setdefault("names", set())
         if fullname in asking or not self._wanted(fullname):
             return None
@@ -116,7 +139,10 @@ class Hooks:
         return spec
 
     def _wanted(self, name: str) -> bool:
-        return name in self._callbacks or any(_matches(name, pattern) for pattern, _ in self._patterns)
+        if name in self._callbacks:
+            return True
+        in_reach = name.partition(".")[0] in self._tops
+        return in_reach and any(_matches(name, pattern) for pattern, _ in self._patterns)
 
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None

@@ -16,9 +16,8 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from vlmpatch.hooks import Hooks
+from vlmpatch.index import DOOR
 from vlmpatch.journal import Journal
-
-DOOR = "transformers.dynamic_module_utils"
 
 
 def watch_remote_code(hooks: Hooks, journal: Journal, owner: str, then: Callable[[], None]) -> None:

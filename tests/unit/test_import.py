@@ -74,8 +74,8 @@ def test_public_face() -> None:
 
 def test_a_reload_keeps_what_is_patched() -> None:
     probe = (
-        "import importlib, sys, vlmpatch; engine = vlmpatch._engine; importlib.reload(vlmpatch)\n"
-        "print(engine is vlmpatch._engine, [type(f).__name__ for f in sys.meta_path].count('Hooks'))"
+        "import importlib, sys, vlmpatch; engine = vlmpatch._engine(); importlib.reload(vlmpatch)\n"
+        "print(engine is vlmpatch._engine(), [type(f).__name__ for f in sys.meta_path].count('Hooks'))"
     )
     assert python(probe).stdout == "True 1\n"
 

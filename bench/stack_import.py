@@ -1,0 +1,61 @@
+"""What a stack's own imports cost with vlmpatch, beside the same imports without it.
+
+``python -m bench.stack_import [STACK …] [--runs N]``: CPU seconds (user + system) of importing
+``transformers.trainer``, ``deepspeed``, ``peft`` and Qwen2-VL's modelling file, bare and patched in turn, so
+that a machine that slows down slows both. The ratio of the medians of the pairs is what to quote.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+from collections.abc import Mapping
+
+from tests.lab import envs, launch
+from tests.lab.envs import Stack
+
+STACKS = ("tf445-ds0154", "tf457-ds0182", "tf523-ds0198")
+IMPORTS = (
+    "import transformers.trainer, deepspeed, peft\n"
+    "import transformers.models.qwen2_vl.modeling_qwen2_vl\n"
+    "import os, sys; used = os.times(); print('CPU', used.user + used.system, 'vlmpatch' in sys.modules)\n"
+)
+
+
+def cpu_seconds(stack: Stack, environ: Mapping[str, str], patched: bool) -> float:
+    """CPU time of one interpreter that makes the imports."""
+    code = ("import vlmpatch\n" if patched else "") + IMPORTS
+    done = subprocess.run(
+        [stack.python, "-c", code], env=environ, capture_output=True, text=True, timeout=300, check=True
+    )
+    words = done.stdout.rpartition("CPU ")[2].split()
+    assert words[1] == str(patched), done.stdout
+    return float(words[0])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(prog="python -m bench.stack_import")
+    parser.add_argument("stacks", nargs="*", default=STACKS)
+    parser.add_argument("--runs", type=int, default=10)
+    asked = parser.parse_args()
+    known = envs.read_stacks()
+    for name in asked.stacks:
+        stack = known[name]
+        envs.make(stack)
+        environ = {**os.environ, **launch.environment(stack)}
+        environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else every start measures the compiler
+        for patched in (False, True):
+            cpu_seconds(stack, environ, patched)  # the first pair writes byte code
+        pairs = [
+            (cpu_seconds(stack, environ, False), cpu_seconds(stack, environ, True)) for _ in range(asked.runs)
+        ]
+        bare, with_it = (statistics.median(column) for column in zip(*pairs, strict=True))
+        ratio = statistics.median(b / a for a, b in pairs)
+        print(f"{name:16} bare {bare:.2f} s, with vlmpatch {with_it:.2f} s, ratio {ratio:.3f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""compat.toml, compiled: what ``import vlmpatch`` reads instead of parsing TOML.
+
+The index holds every sound entry and the names worth waiting for. A wheel brings it beside its catalog;
+a checkout writes it into ``__pycache__``, as Python does with byte code. It is used only while it was
+made from exactly the catalog that lies there, so nobody has to keep it up to date. This module is on the
+path of ``import vlmpatch``: it imports nothing that an interpreter has not imported by itself.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vlmpatch.catalog import Catalog
+
+FORMAT = 1
+# Imported with every model of ``trust_remote_code``; see ``vlmpatch.remote_code``.
+DOOR = "transformers.dynamic_module_utils"
+
+
+def default_path() -> str:
+    """``compat.toml`` of this installation: inside the package, or beside it in a checkout."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    packaged = os.path.join(here, "compat.toml")
+    return packaged if os.path.exists(packaged) else os.path.join(os.path.dirname(here), "compat.toml")
+
+
+def dumps(source: bytes, catalog: Catalog, fields: tuple[str, ...]) -> bytes:
+    """The index of ``catalog``, which was read from ``source`` and whose entries have ``fields``."""
+    targets = {target for entry in catalog.entries.values() for target in entry.targets} | {DOOR}
+    data = {
+        "format": FORMAT,
+        "source": source,  # compared whole: quicker than any hash, and exact
+        "names": frozenset(target for target in targets if "*" not in target),
+        "tops": frozenset(target.partition(".")[0] for target in targets if "*" in target),
+        "fields": fields,
+        "entries": tuple(tuple(entry) for entry in catalog.entries.values()),
+        "modules": catalog.modules,
+    }
+    return marshal.dumps(data, 4)  # what every Python from 3.4 on reads
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """What ``dumps`` made of the catalog at ``path`` as it lies there now, or None."""
+    try:
+        with open(path, "rb") as handle:
+            source = handle.read()
+    except OSError:
+        return None
+    for place in _places(path):
+        try:
+            with open(place, "rb") as handle:
+                data = marshal.loads(handle.read())
+            if data["format"] == FORMAT and data["source"] == source:
+                return dict(data)
+        except Exception:  # no index, or the rest of one that was cut short: the catalog itself is read
+            continue
+    return None
+
+
+def write(path: str, compiled: bytes) -> None:
+    """Keep the index of the catalog at ``path`` for the next process, where the folder allows it."""
+    place = _places(path)[1]
+    draft = f"{place}.{os.getpid()}"
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(draft, "wb") as handle:
+            handle.write(compiled)
+        os.replace(draft, place)  # 64 ranks may start at once; each sees the old one or a whole one
+    except OSError:
+        return
+
+
+def _places(path: str) -> tuple[str, str]:
+    folder = os.path.dirname(path)
+    return os.path.join(folder, "compat.index"), os.path.join(folder, "__pycache__", "compat.index")
