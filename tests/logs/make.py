@@ -14,12 +14,12 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tests.lab import cells, envs, launch
-from tests.logs.unrelated import WAYS
 from tests.matrix import rows
 from vlmpatch_lab.ports import free_port
 
 STACK = "tf457-ds0182"
 HERE = Path(__file__).parent
+WAYS = ("data", "shapes", "memory", "package", "caught")  # of tests.logs.unrelated
 LENGTH = 24_000  # of one log; what is in between is left out
 
 

@@ -96,6 +96,14 @@ def test_explain_neither_id_nor_log(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", str(tmp_path)]) == 2
     assert "as a log" in capsys.readouterr().err
+    ready = "RuntimeError: Expected to mark a variable ready only once"
+    for rank, text in enumerate(("RuntimeError: Connection reset by peer", ready, "KeyError: 'a'", ready)):
+        (tmp_path / f"{rank}").mkdir()
+        log = tmp_path / f"{rank}" / "stderr.log"
+        log.write_text(text + "\n")
+        os.utime(log, (0, 100 - rank))
+    assert cli.main(["explain", str(tmp_path)]) == 0
+    assert f"(3{os.sep}stderr.log, line 1)" in capsys.readouterr().out.replace("\n", " ").replace("  ", "")
 
 
 @given(st.binary(max_size=300))

@@ -48,6 +48,12 @@ def test_the_failures_of_our_own_catalog_are_sound() -> None:
     assert named <= OURS.entries.keys()
 
 
+@pytest.mark.parametrize("entry", OURS.entries.values(), ids=lambda entry: entry.id)
+def test_what_a_patch_ends_is_described_in_a_failure_table(entry: catalog.Entry) -> None:
+    missing = set(entry.failures) - KNOWN.known.keys()
+    assert not missing, f"write a [[failure]] table for each of these into compat.toml: {missing}"
+
+
 PREFIXES = [
     "[rank3]: {}",
     "3: {}",

@@ -138,7 +138,8 @@ def _borne_out(symptom: Symptom, seen: set[str]) -> bool:
 def _choose(hits: list[Hit], unknown: list[Message]) -> tuple[Hit | None, Message | None]:
     def first(kind: str, foreign: bool) -> Hit | None:
         those = [hit for hit in hits if hit.symptom.kind == kind and hit.failure.foreign is foreign]
-        return min(those, key=lambda hit: hit.message.at, default=None)
+        # Of two symptoms in one message the one that names its patches says more.
+        return min(those, key=lambda hit: (hit.message.at, not hit.symptom.patches), default=None)
 
     if ours := first("error", False):
         return ours, ours.message

@@ -19,6 +19,8 @@ from vlmpatch.tools.words import Words
 
 SCHEMA = 1  # of --json
 LARGE = 64 << 20  # from here on progress is shown
+LOGS = (".log", ".txt", ".out", ".err")  # what a folder of logs holds
+MOST = 1024
 _EVERYWHERE = ("torch", "transformers", "deepspeed", "peft", "accelerate")
 
 
@@ -58,10 +60,12 @@ def applies(entry: Entry, seen: Mapping[str, str], modules: Mapping[str, str], s
 
 
 class Answer(NamedTuple):
-    """A diagnosis, and what follows from it."""
+    """A diagnosis, and what follows from it: ``why`` in both languages, ``file`` where there were several."""
 
     diagnosis: Diagnosis
     patches: tuple[Applies, ...]
+    why: tuple[str, str] = ("", "")
+    file: str = ""
 
     @property
     def ours(self) -> Hit | None:
@@ -78,7 +82,10 @@ def answer(stream: BinaryIO, catalog: Catalog, say: Words, progress: Callable[[i
     entries = diagnosis.hit.failure.patches(catalog, diagnosis.hit.symptom)
     order = ("applies", "perhaps", "not here")
     found = [applies(entry, diagnosis.versions, catalog.modules, say) for entry in entries]
-    return Answer(diagnosis, tuple(sorted(found, key=lambda each: order.index(each.verdict))))
+    why = diagnosis.hit.failure.cause
+    if diagnosis.hit.symptom.patches and entries:
+        why = entries[0].summary, entries[0].summary_zh  # says more than what many have in common
+    return Answer(diagnosis, tuple(sorted(found, key=lambda each: order.index(each.verdict))), why)
 
 
 def data(given: Answer, say: Words) -> dict[str, Any]:
@@ -89,11 +96,12 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "schema": SCHEMA,
         "failure": hit.failure.id if hit else None,
         "title": say.pick(hit.failure.title) if hit else None,
-        "cause": say.pick(hit.failure.cause) if hit else None,
+        "cause": say.pick(given.why) if hit else None,
         "kind": hit.symptom.kind if hit else None,
         "instead": foreign.failure.id if foreign else None,
         "seen": _seen(given) if first else None,
         "line": first.at if first else None,
+        "file": given.file or None,
         "ranks": list(given.diagnosis.ranks),
         "versions": given.diagnosis.versions,
         "active": given.diagnosis.active,
@@ -107,6 +115,11 @@ def _seen(given: Answer) -> str:
     if hit:
         return shown(hit.message, (*hit.symptom.every, *hit.symptom.some)[0])
     return shown(first) if first else ""
+
+
+def _place(given: Answer, line: int, say: Words) -> str:
+    place = say("line {line}", line=line)
+    return f"{printable(given.file, 100)}, {place}" if given.file else place
 
 
 def _advice(given: Answer, say: Words) -> list[str]:
@@ -130,14 +143,14 @@ def page(given: Answer, say: Words) -> Page:
         return made
     made.add(f"{hit.failure.id} · {say.pick(hit.failure.title)}", "head")
     made.add()
-    where = say("line {line}", line=hit.message.at)
+    where = _place(given, hit.message.at, say)
     ranks = given.diagnosis.ranks
     if ranks:
         where += ", " + printable(", ".join(ranks[:4]) + (" …" if len(ranks) > 4 else ""), 60)
     made.add(f"{_seen(given)} ({where})", label=say("Seen"))
     if hit.symptom.kind == "hint":
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
-    made.add(say.pick(hit.failure.cause), label=say("Why"))
+    made.add(say.pick(given.why), label=say("Why"))
     label = say("Patches")
     for each in given.patches:
         made.add(f"{each.id}: {say(each.verdict)} ({each.reason})", _style(each), label)
@@ -171,7 +184,7 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
         return
     made.add(say("What it shows instead:" if hit else "The first error in it that nobody caught:"))
     made.add()
-    made.add(f"{_seen(given)} ({say('line {line}', line=first.at)})", label=say("Seen"))
+    made.add(f"{_seen(given)} ({_place(given, first.at, say)})", label=say("Seen"))
     if hit:
         made.add(say.pick(hit.failure.title), label=say("Why"))
         made.add("\t" + say.pick(hit.failure.cause))
@@ -217,7 +230,13 @@ def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
 
 
 def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> int:
-    """Print the page of patch or failure ``what``, or what the log ``what`` (``-``: stdin) shows.
+    """Print the page of patch or failure ``what``, or what the log ``what`` shows.
+
+    Args:
+        what: an id; or a log, ``-`` for standard input, or a folder with the logs of several ranks.
+        catalog: what is known.
+        say: the language.
+        as_json: print data instead of a page.
 
     Returns:
         0 when something was explained, 1 when the log shows nothing known, 2 when ``what`` is neither.
@@ -232,9 +251,10 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
     try:
         if what == "-":
             given = answer(sys.stdin.buffer, catalog, say, None)
+        elif os.path.isdir(what):
+            given = _of_folder(what, catalog, say)
         else:
-            with open(what, "rb") as handle:
-                given = answer(handle, catalog, say, _progress(handle))
+            given = _of_file(what, catalog, say)
     except OSError as error:
         hint = suggestion(what, [*catalog.entries, *known])
         asked = printable(what, 80)
@@ -247,6 +267,33 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
     else:
         page(given, say).show(sys.stdout)
     return 0 if given.ours else 1
+
+
+def _of_file(path: str, catalog: Catalog, say: Words) -> Answer:
+    with open(path, "rb") as handle:
+        return answer(handle, catalog, say, _progress(handle))
+
+
+def _of_folder(folder: str, catalog: Catalog, say: Words) -> Answer:
+    """The answer of the log that says most; of several, the one that ended first: its rank died first.
+
+    Raises:
+        OSError: there is no log.
+    """
+    paths = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
+    logs = sorted((path for path in paths if path.endswith(LOGS)), key=os.path.getmtime)[:MOST]
+    if not logs:
+        raise FileNotFoundError(2, f"no file in it ends in {', '.join(LOGS)}")
+    answers = [_of_file(path, catalog, say)._replace(file=os.path.relpath(path, folder)) for path in logs]
+    return min(answers, key=_tells)
+
+
+def _tells(given: Answer) -> int:
+    hit = given.diagnosis.hit
+    if hit is None:
+        return 1 if given.diagnosis.first else 9
+    kinds = {"error": 0, "echo": 2, "hint": 4}
+    return kinds[hit.symptom.kind] + hit.failure.foreign
 
 
 def _progress(handle: BinaryIO) -> Callable[[int], None] | None:
