@@ -59,6 +59,10 @@ class Engine:
         for entry in self.catalog.entries.values():
             for target in entry.targets:
                 self.hooks.watch(target, functools.partial(self.on_target, entry))
+        if self.asked.watch:  # asked for by name: the one tool that runs inside a training
+            from vlmpatch.tools import watch
+
+            watch.arm(self)
         for problem in self.problems:
             report.warn(f"vlmpatch: {problem}")
 

@@ -1,4 +1,4 @@
-"""VLMPATCH_DISABLE, VLMPATCH_STRICT and VLMPATCH_LOG -> settings.
+"""VLMPATCH_DISABLE, VLMPATCH_STRICT, VLMPATCH_LOG and VLMPATCH_WATCH -> settings.
 
 What cannot be understood is reported and ignored: a typing error in an environment variable never
 ends a training job.
@@ -21,6 +21,7 @@ class Settings(NamedTuple):
     disable: frozenset[str] = frozenset()
     strict: bool = False
     log: str = "warning"
+    watch: bool = False
     problems: tuple[Problem, ...] = ()
 
 
@@ -34,8 +35,9 @@ def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
     problems: list[Problem] = []
     return Settings(
         disable=_disable(environ.get("VLMPATCH_DISABLE", ""), known, problems),
-        strict=_strict(environ.get("VLMPATCH_STRICT", ""), problems),
+        strict=_switch("VLMPATCH_STRICT", environ, problems),
         log=_log(environ.get("VLMPATCH_LOG", "warning"), problems),
+        watch=_switch("VLMPATCH_WATCH", environ, problems),
         problems=tuple(problems),
     )
 
@@ -50,11 +52,12 @@ def _disable(value: str, known: Collection[str], problems: list[Problem]) -> fro
     return frozenset(asked & set(known))
 
 
-def _strict(value: str, problems: list[Problem]) -> bool:
+def _switch(name: str, environ: Mapping[str, str], problems: list[Problem]) -> bool:
+    value = environ.get(name, "")
     if value.strip().lower() in _TRUE:
         return True
     if value.strip().lower() not in _FALSE:
-        problems.append(Problem("VLMPATCH_STRICT", f"{value!r} is neither 1 nor 0", "Taken as 0"))
+        problems.append(Problem(name, f"{value!r} is neither 1 nor 0", "Taken as 0"))
     return False
 
 

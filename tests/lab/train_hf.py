@@ -24,12 +24,12 @@ from transformers import (
     set_seed,
 )
 
-ZERO2 = {
+DEEPSPEED = {
     "train_micro_batch_size_per_gpu": "auto",
     "gradient_accumulation_steps": "auto",
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-    "zero_optimization": {"stage": 2},
 }
+STAGES = {"zero2": 2, "zero3": 3}
 
 
 class TwoForwards(Trainer):  # type: ignore[misc]
@@ -39,6 +39,17 @@ class TwoForwards(Trainer):  # type: ignore[misc]
         first, second = model(**inputs), model(**inputs)
         loss = first.loss + second.loss
         return (loss, second) if return_outputs else loss
+
+
+class PastDdp(Trainer):  # type: ignore[misc]
+    """Computes the loss past DDP's wrapper, so that nothing is averaged."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        outputs = self.model(**inputs)
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+TRAINERS = {"": Trainer, "two-forwards": TwoForwards, "past-ddp": PastDdp}
 
 
 def encode(processor: Any, folder: Path, row: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -56,8 +67,10 @@ def encode(processor: Any, folder: Path, row: dict[str, Any]) -> dict[str, torch
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--engine", choices=["ddp", "zero2"], default="ddp")
+    parser.add_argument("--engine", choices=["ddp", "zero2", "zero3"], default="ddp")
     parser.add_argument("--forwards", type=int, choices=[1, 2], default=1)
+    parser.add_argument("--past-ddp", action="store_true")
+    parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--output_dir", default="/tmp/vlmpatch-train-hf")
     parser.add_argument("--import-vlmpatch", action="store_true")
     parser.add_argument("--no-checkpointing", action="store_true", help="what the losses should be")
@@ -76,7 +89,10 @@ def main() -> None:
         use_cpu=asked.engine == "ddp",
         ddp_backend="gloo",
         remove_unused_columns=False,
-        deepspeed=ZERO2 if asked.engine == "zero2" else None,
+        gradient_accumulation_steps=asked.accumulation,
+        deepspeed={**DEEPSPEED, "zero_optimization": {"stage": STAGES[asked.engine]}}
+        if asked.engine in STAGES
+        else None,
     )
     set_seed(0)
     model = Qwen2VLForConditionalGeneration.from_pretrained(asked.model)
@@ -87,7 +103,7 @@ def main() -> None:
     processor = AutoProcessor.from_pretrained(asked.model)
     lines = (asked.model / "data" / "sft.jsonl").read_text().splitlines()
     rows = [encode(processor, asked.model, json.loads(line)) for line in lines[:8]]
-    trainer_class = TwoForwards if asked.forwards == 2 else Trainer
+    trainer_class = TRAINERS["past-ddp" if asked.past_ddp else "two-forwards" if asked.forwards == 2 else ""]
     trainer = trainer_class(
         model=model, args=arguments, train_dataset=rows, data_collator=lambda rows: rows[0]
     )

@@ -1,0 +1,120 @@
+"""``VLMPATCH_WATCH=1`` in real launches: what fails in silence is said, with names; what is right too."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_launchers import SFT_341, SWIFT
+from tests.lab import envs, launch
+from tests.lab.launch import Finished
+from vlmpatch_lab.ports import free_port
+
+STACK = "tf457-ds0182"
+BARE = {"VLMPATCH_DISABLE": "all"}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A run of ``train_hf.py``, and what the watch must say of it; ``wrong`` with every patch off."""
+
+    words: str
+    right: str = ""
+    wrong: str = ""
+    stack: str = STACK
+
+    def __str__(self) -> str:
+        return f"{self.stack} {self.words}"
+
+
+SAME = r"loss [\d.]+ and gradient norm [\d.]+ as with checkpointing off"
+REACHED = r"3 steps, \d+ trainable parameters, all reached"
+UNREACHED = r"trainable parameters: \S*visual\S*, .* Likely cause: use_reentrant=True cuts the graph"
+RUNS = [
+    Watched("--engine ddp", right=rf"{REACHED}; the ranks agree; {SAME}"),
+    Watched("--engine zero2", right=rf"{REACHED}; the ranks agree; {SAME}", wrong=UNREACHED),
+    Watched("--engine zero3", right=rf"{REACHED}$"),
+    Watched(
+        "--engine ddp --past-ddp --no-checkpointing", wrong="after step 1 the ranks hold different parameters"
+    ),
+]
+SLOW = [
+    Watched("--engine ddp --accumulation 2", right=rf"{REACHED}; the ranks agree; {SAME}"),
+    Watched("--engine zero2 --forwards 2", right="all reached; the ranks agree; not compared"),
+    Watched("--engine ddp", right=rf"{REACHED}; the ranks agree; {SAME}", stack="tf445-ds0154"),
+    Watched("--engine zero2", right=rf"{REACHED}; the ranks agree; {SAME}", stack="tf523-ds0198"),
+    Watched("--engine zero3", right=rf"{REACHED}$", stack="tf523-ds0198"),
+]
+each_run = pytest.mark.parametrize(
+    "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)], ids=str
+)
+Start = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    @functools.cache
+    def started(run: Watched, watch: str, bare: bool) -> Finished:
+        stack = envs.read_stacks()[run.stack]
+        launch.warm_up(stack)
+        model = launch.checkpoint(stack, "qwen2_vl")
+        command = ["torchrun", "--nproc_per_node", "2", "tests/lab/train_hf.py", "--import-vlmpatch"]
+        command += [
+            "--model",
+            str(model),
+            "--output_dir",
+            str(tmp_path_factory.mktemp("out")),
+            *run.words.split(),
+        ]
+        port = str(free_port())
+        environ = {
+            "VLMPATCH_WATCH": watch,
+            "MASTER_PORT": port,
+            "PET_MASTER_PORT": port,
+            **(BARE if bare else {}),
+        }
+        zero = "zero" in run.words
+        return launch.run(stack, command, limit=300, env=environ, gloo=zero, waiting="zero3" in run.words)
+
+    return started
+
+
+@each_run
+def test_what_the_watch_says(run: Watched, start: Start) -> None:
+    if run.right:
+        finished = start(run, "1", bare=False)
+        assert finished.rc == 0, str(finished)
+        (said,) = re.findall(r"vlmpatch watch: .*$", finished.output, re.M)
+        assert re.search(run.right, said), said
+    if run.wrong:
+        finished = start(run, "1", bare=True)
+        assert finished.rc == 0, str(finished)
+        assert re.search(rf"vlmpatch watch: .*{run.wrong}", finished.output), str(finished)
+
+
+@pytest.mark.parametrize("run", RUNS[:1], ids=str)
+def test_a_watched_run_prints_the_same_losses(run: Watched, start: Start) -> None:
+    watched, plain = start(run, "1", bare=False), start(run, "0", bare=False)
+    assert "vlmpatch watch" not in plain.output
+    losses = [re.findall(r"'(?:loss|grad_norm)': '?([\d.e+-]+)", ran.output) for ran in (watched, plain)]
+    assert losses[0]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_in_ms_swift(tmp_path: Path) -> None:
+    stack = envs.read_stacks()["swift341"]
+    launch.warm_up(stack)
+    model = str(launch.checkpoint(stack, "qwen2_vl"))
+    words = [word.replace("MODEL", model) for word in ("swift", *SFT_341.split(), *SWIFT.split())]
+    port = str(free_port())
+    environ = {"NPROC_PER_NODE": "2", "USE_HF": "1", "MASTER_PORT": port, "VLMPATCH_WATCH": "1"}
+    command = ["python", "-m", "vlmpatch", "run", *words, "--output_dir", str(tmp_path)]
+    finished = launch.run(stack, command, limit=300, env=environ)
+    assert finished.rc == 0, str(finished)
+    assert re.search(r"vlmpatch watch: 2 steps, \d+ trainable parameters, all reached", finished.output)

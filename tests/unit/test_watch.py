@@ -1,0 +1,53 @@
+"""What the watch is before there is a torch: silent, lazy, and asked for by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlmpatch.tools import watch
+from vlmpatch.tools.watch import Finding
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+PROBE = """
+import sys, vlmpatch
+print(any(name.startswith("vlmpatch.tools") for name in sys.modules), "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "loaded"), [("", "False"), ("0", "False"), ("perhaps", "False"), ("1", "True")]
+)
+def test_only_who_asks_for_it_loads_it(value: str, loaded: str) -> None:
+    environ = {**os.environ, "VLMPATCH_WATCH": value}
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], cwd=CHECKOUT, env=environ, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == [loaded, "False"], done.stderr
+    assert ("VLMPATCH_WATCH" in done.stderr) == (value == "perhaps")
+
+
+def test_a_finding_names_some_and_counts_the_others() -> None:
+    names = tuple(f"layer{number}" for number in range(6))
+    text = str(Finding("6 parameters are wrong", names, "a bug"))
+    assert text == "6 parameters are wrong: layer0, layer1, layer2, layer3 and 2 more. Likely cause: a bug"
+    assert str(Finding("the loss is wrong", (), "a bug")) == "the loss is wrong. Likely cause: a bug"
+
+
+def test_one_rank_speaks_for_all_and_each_for_its_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("RANK", "5")
+    watch.tell("for all")
+    watch.tell("its own", everywhere=True)
+    assert capsys.readouterr().err == "vlmpatch watch: rank 5: its own\n"
+
+
+def test_no_other_name_is_made() -> None:
+    with pytest.raises(AttributeError, match="Nothing"):
+        _ = watch.Nothing
