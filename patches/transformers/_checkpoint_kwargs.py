@@ -35,9 +35,16 @@ def on_reentrant(patch: Patch, module: ModuleType, then: Callable[[Any], None]) 
 
     def after_set(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
-        function = kwargs.get("gradient_checkpointing_func")
-        if getattr(function, "keywords", {}).get("use_reentrant") is True:
+        if _says_reentrant(kwargs.get("gradient_checkpointing_func")):
             then(self)
         return result
 
     patch.wrap(module.PreTrainedModel, _SINK, after_set)
+
+
+def _says_reentrant(function: Any) -> bool:
+    # LLaMA-Factory puts a function of its own around the partial.
+    layers = [function]
+    while (inner := getattr(layers[-1], "__wrapped__", None)) is not None and inner not in layers:
+        layers.append(inner)
+    return any(getattr(layer, "keywords", {}).get("use_reentrant") is True for layer in layers)

@@ -18,7 +18,7 @@ import torch
 import torch.distributed.fsdp
 import transformers
 
-from tests.lab import zoo
+from tests.lab import field, zoo
 from vlmpatch_lab import ranks
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
@@ -29,6 +29,8 @@ LOST_AFTER = 1  # optimizer steps a framework takes
 
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     """Train ``cell`` with its framework; the gradients of the first step go to ``out``."""
+    if cell.trainer in field.SCENARIOS:
+        return field.train(cell, folder, out)
     recorded = record(out)
     if cell.engine == "zero3":
         wait_for_every_collective()
@@ -41,7 +43,7 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
 
 def preload(trainer: str) -> None:
     """Import the framework once, before the ranks are forked."""
-    importlib.import_module(PACKAGES[trainer])
+    importlib.import_module(PACKAGES.get(trainer, "transformers"))
 
 
 def record(out: Path) -> list[str]:
@@ -76,7 +78,8 @@ def record(out: Path) -> list[str]:
     step = deepspeed.DeepSpeedEngine.step
 
     def recording_step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        save(deepspeed.utils.safe_get_full_grad)
+        if self.is_gradient_accumulation_boundary():
+            save(deepspeed.utils.safe_get_full_grad)
         return step(self, *args, **kwargs)
 
     deepspeed.DeepSpeedEngine.step = recording_step

@@ -101,7 +101,7 @@ NEEDS = (
     Need("minicpmv-init-arguments", "unexpected keyword argument 'init_vision'", STACKS),
     Need("minicpmv-missing-post-init", "has no attribute 'all_tied_weights_keys'", FROM_5),
     Need(
-        "minicpmv-inplace-embeddings",
+        "input-grads-leaf",
         "a view of a leaf Variable that requires grad is being used in an in-place operation",
         FROM_5,
         Cell(tuning="llm_frozen"),

@@ -104,7 +104,6 @@ OF_MODELS = (
     "minicpmv_init_arguments",
     "minicpmv_missing_post_init",
     "minicpmv_position_table",
-    "minicpmv_inplace_embeddings",
 )
 
 

@@ -1,0 +1,61 @@
+"""Nothing is seen, or a loss that grows with ``gradient_accumulation_steps``, and gradients with it.
+
+What the user sees: with Gemma 3, LLaVA, PaliGemma or Idefics, a batch of 4 and four accumulated batches of 1
+train differently; the loss of the second is 4 times as high.
+
+Why: their ``forward`` ends in ``**kwargs``, from which the Trainer concludes that they divide the loss by the
+number of tokens it hands them. They compute their loss themselves and ignore it, and nobody divides.
+
+Since transformers 4.46.2, until each model's own loss went, most of them by 4.52; in remote code, still.
+
+The change: a Trainer whose model's ``forward`` has a cross entropy of its own and never uses the number takes
+the model for one that does not divide. A model that says ``accepts_loss_kwargs`` itself is left alone.
+
+Upstream: https://github.com/huggingface/transformers/issues/39123
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch
+
+ACCEPTS = "model_accepts_loss_kwargs"
+OWN_LOSS = ("CrossEntropyLoss(", "cross_entropy(")
+USES_COUNT = ("loss_function(", "num_items_in_batch", "loss_kwargs)")
+
+
+def look(code: Code) -> str | None:
+    """The Trainer must draw its conclusion from a signature."""
+    function = code.function("Trainer.__init__")
+    return None if function is not None and ACCEPTS in function else f"Trainer has no {ACCEPTS}"
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Correct the conclusion once a trainer is built."""
+
+    def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if getattr(self, ACCEPTS, False) and ignores_count(self.model):
+            patch.replace(self, ACCEPTS, False)
+
+    patch.wrap(module.Trainer, "__init__", construct)
+
+
+def ignores_count(model: Any) -> bool:
+    """Whether the model's own ``forward`` computes a loss without the number of tokens."""
+    base = (
+        model.get_base_model()
+        if hasattr(model, "peft_config") and hasattr(model, "get_base_model")
+        else model
+    )
+    if hasattr(type(base), "accepts_loss_kwargs"):
+        return False
+    try:
+        source = inspect.getsource(inspect.unwrap(type(base).forward))
+    except (OSError, TypeError):
+        return False
+    return any(own in source for own in OWN_LOSS) and not any(used in source for used in USES_COUNT)

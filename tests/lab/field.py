@@ -1,0 +1,290 @@
+"""What users' threads describe, as cells: each scenario trains by its own means and measures itself.
+
+The measure of every scenario is the plain run: the same model without checkpointing and without an engine,
+in this one process, over the samples of all ranks. What differs from it is raised as ``Wrong``, so that a
+cell's error says what a user would not see. Runs in a rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import transformers
+
+from tests.lab import zoo
+from vlmpatch_lab import compare, ranks
+from vlmpatch_lab.cell import WORLD, Cell
+
+TOLERANCE = 1e-5
+Gradients = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor]
+Feed = Callable[[Any, Batch], Batch]  # what a template makes of a batch, with the model's help
+
+
+class Wrong(Exception):
+    """A run that ended, with something other than what the plain run has."""
+
+
+def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
+    """Run the scenario that ``cell.trainer`` names; its gradients go to ``out``."""
+    if cell.engine == "zero3":
+        ranks.wait_for_every_collective()
+    torch.save(SCENARIOS[cell.trainer](cell, folder), out)
+    return {"losses": [], "digest": None}
+
+
+def plain(cell: Cell, folder: Path, feed: Feed = lambda model, batch: batch) -> Gradients:
+    """The gradients of the plain run: the mean over all ranks' batches."""
+    model = ranks.prepare(dataclasses.replace(cell, checkpointing="off", variant=""), folder)
+    batches = [ranks.make_batches(cell, folder, rank) for rank in range(WORLD)]
+    for batch in (batch for own in batches for batch in own):
+        (model(**feed(model, batch)).loss / WORLD).backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def check(got: Gradients, right: Gradients) -> None:
+    """Raises ``Wrong`` unless ``got`` are the gradients of the plain run."""
+    if absent := compare.missing(got, right):
+        raise Wrong(f"{len(absent)} of {len(right)} parameters have no gradient, {absent[0]} among them")
+    difference, where = compare.difference(got, right)
+    if not difference <= TOLERANCE:
+        raise Wrong(f"gradients are {difference:.2g} off, at {where}")
+
+
+def one_step(
+    cell: Cell, folder: Path, model: Any, engine: Any, feed: Feed = lambda model, batch: batch
+) -> Gradients:
+    """Forward and backward over this rank's batches; the gradients must be those of the plain run."""
+    batches = ranks.make_batches(cell, folder, dist.get_rank())
+    losses = [engine.forward(feed(model, batch)) for batch in batches]
+    engine.backward(torch.stack(losses).sum())
+    found = ranks.gradients(engine, model)
+    check(found, plain(cell, folder, feed))
+    return found
+
+
+# --- generate() while checkpointing is on ---------------------------------------------------------
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def generate(cell: Cell, folder: Path) -> Gradients:
+    """A completion in training mode, as GRPO makes them, then a step of training."""
+    model = ranks.prepare(cell, folder)
+    engine = ranks.ENGINES[cell.engine](cell, model)
+    flags = _flags(model)
+    without = ranks.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+    right = _completion(without, cell, folder)
+    for name, got in {
+        "a call": _completion(model, cell, folder),
+        "a nested call": _completion(model, cell, folder, lambda: _completion(model, cell, folder)),
+        "calls in threads": _in_threads(lambda: _completion(model, cell, folder)),
+    }.items():
+        if not torch.equal(got, right):
+            raise Wrong(f"{name} gave the tokens {got[0, -6:].tolist()}, not {right[0, -6:].tolist()}")
+    with contextlib.suppress(_Interrupted):
+        _completion(model, cell, folder, _interrupt)
+    if _flags(model) != flags:
+        raise Wrong("checkpointing is not as it was before generate()")
+    return one_step(cell, folder, model, engine)
+
+
+def generate_in_step(cell: Cell, folder: Path) -> Gradients:
+    """A completion without a cache, where the rank that has finished waits for the other, as under ZeRO-3."""
+    model = ranks.prepare(cell, folder)
+    model.generation_config.use_cache = False  # as it is where the configuration says so
+    engine = ranks.ENGINES[cell.engine](cell, model)
+    right = _completion(ranks.prepare(dataclasses.replace(cell, checkpointing="off"), folder), cell, folder)
+    kept = right.shape[1] - (4 if dist.get_rank() == 0 else 0)
+    got = _completion(model, cell, folder, stop_at=kept, synced_gpus=True)
+    if not torch.equal(got, right[:, :kept]):
+        raise Wrong(f"got the tokens {got[0, -6:].tolist()}, not {right[0, -6:].tolist()}")
+    return one_step(cell, folder, model, engine)
+
+
+def _flags(model: Any) -> list[bool]:
+    return [
+        module.gradient_checkpointing
+        for module in model.modules()
+        if "gradient_checkpointing" in vars(module)
+    ]
+
+
+def _interrupt() -> None:
+    raise _Interrupted
+
+
+def _completion(
+    model: Any,
+    cell: Cell,
+    folder: Path,
+    during: Callable[[], Any] | None = None,
+    stop_at: int = 0,
+    **said: Any,
+) -> torch.Tensor:
+    """The prompt and six tokens; ``during`` is called after the second, at length ``stop_at`` it ends."""
+    batch = ranks.make_batches(cell, folder, dist.get_rank())[0]
+    prompt = {name: value for name, value in batch.items() if name != "labels"}
+
+    class During(transformers.StoppingCriteria):  # type: ignore[misc]
+        def __call__(self, ids: Any, scores: Any, **kwargs: Any) -> torch.Tensor:
+            if during is not None and ids.shape[1] == prompt["input_ids"].shape[1] + 2:
+                during()
+            return torch.full((len(ids),), ids.shape[1] == stop_at)
+
+    tokens: torch.Tensor = model.generate(
+        **prompt,
+        **(said or {"use_cache": True}),
+        do_sample=False,
+        min_new_tokens=6,
+        max_new_tokens=6,
+        stopping_criteria=transformers.StoppingCriteriaList([During()]),
+    )
+    return tokens
+
+
+def _in_threads(make: Callable[[], torch.Tensor]) -> torch.Tensor:
+    made: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: made.append(make())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if len(made) != len(threads) or not torch.equal(made[0], made[1]):
+        raise Wrong("two threads that call generate() got different tokens")
+    return made[0]
+
+
+# --- image features written into the embeddings ---------------------------------------------------
+
+
+def leaf(cell: Cell, folder: Path) -> Gradients:
+    """A template in ms-swift's manner: it looks the embeddings up and writes into them."""
+    model = ranks.prepare(cell, folder)
+    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model), _write_features)
+
+
+def leaf_own_hook(cell: Cell, folder: Path) -> Gradients:
+    """The same with the hook that LLaVA's scripts bring along, from before transformers had one."""
+    model = ranks.prepare(dataclasses.replace(cell, input_grads=False), folder)
+
+    def make_inputs_require_grad(module: Any, input: Any, output: Any) -> None:
+        output.requires_grad_(True)
+
+    model.get_input_embeddings().register_forward_hook(make_inputs_require_grad)
+    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model), _write_features)
+
+
+def _write_features(model: Any, batch: Batch) -> Batch:
+    embeddings = model.get_input_embeddings()(batch["input_ids"])
+    width = embeddings.shape[-1]
+    places = torch.tensor([[1], [2]]).repeat(1, width)
+    features = torch.arange(2 * width, dtype=embeddings.dtype).reshape(2, width) / (2 * width)
+    embeddings[0].scatter_(0, places, features)  # MiniCPM-V's way: into a view
+    embeddings += 0.01
+    kept = {name: batch[name] for name in ("attention_mask", "labels")}
+    return {"inputs_embeds": embeddings, **kept}
+
+
+# --- accumulated losses ---------------------------------------------------------------------------
+
+
+def accumulate(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer with as many accumulated batches as the cell has forwards."""
+    return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False)
+
+
+def accumulate_text(cell: Cell, folder: Path) -> Gradients:
+    """The same with a language model alone, which divides its loss by the tokens of all batches."""
+    return _accumulated(cell, folder, _llama(), counted=True)
+
+
+def accumulate_ignored(cell: Cell, folder: Path) -> Gradients:
+    """The same with a trainer whose ``compute_loss`` is from before there was a count."""
+
+    class Old(transformers.Trainer):  # type: ignore[misc]
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+            kwargs.clear()
+            outputs = model(**inputs)
+            return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False, base=Old)
+
+
+def _llama() -> Any:
+    transformers.set_seed(3)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**zoo.TEXT))
+
+
+def _accumulated(cell: Cell, folder: Path, model: Any, counted: bool, base: Any = None) -> Gradients:
+    trainers = importlib.import_module("tests.lab.trainers")
+    own = [ranks.make_batches(cell, folder, rank) for rank in range(WORLD)]
+    if counted:
+        text = ("input_ids", "attention_mask", "labels")
+        own = [[{name: batch[name] for name in text} for batch in batches] for batches in own]
+
+    class InOrder(base or transformers.Trainer):  # type: ignore[misc]
+        def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    with tempfile.TemporaryDirectory(prefix="accumulate-") as place:
+        said = trainers.arguments(cell, Path(place) / "output")
+        if "deepspeed" in said:
+            said["deepspeed"]["gradient_accumulation_steps"] = cell.forwards
+        settings = transformers.TrainingArguments(
+            **said,
+            gradient_accumulation_steps=cell.forwards,
+            remove_unused_columns=False,
+            logging_steps=1,
+        )
+        recorded = trainers.record(Path(place) / "gradients.pt")
+        data = [batch for turn in zip(*own, strict=True) for batch in turn]
+        trainer = InOrder(model, settings, data_collator=lambda rows: rows[0], train_dataset=data)
+        trainer.train()
+        found: Gradients = torch.load(recorded[0])
+    right, loss = _accumulated_right(cell, folder, own, counted)
+    check(found, right)
+    logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
+    if not abs(logged - loss) <= 1e-3 * loss:  # it is rounded to four digits
+        raise Wrong(f"the logged loss is {logged}, not {loss:.4f}")
+    return found
+
+
+def _accumulated_right(
+    cell: Cell, folder: Path, own: list[list[Batch]], counted: bool
+) -> tuple[Gradients, float]:
+    """Gradients and loss of all batches: of each rank's mean over its tokens, or over its batches."""
+    off = dataclasses.replace(cell, checkpointing="off")
+    model = _llama() if counted else ranks.prepare(off, folder)
+    total = 0.0
+    for batches in own:
+        tokens = [int((batch["labels"] != ranks.IGNORED).sum()) for batch in batches]
+        seen = [int((batch["labels"][:, 1:] != ranks.IGNORED).sum()) for batch in batches]
+        for batch, here in zip(batches, seen, strict=True):
+            share = here / sum(tokens) if counted else 1 / len(batches)
+            loss = model(**batch).loss * share / WORLD
+            loss.backward()
+            total += loss.item()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, total
+
+
+SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
+    "accumulate": accumulate,
+    "accumulate_text": accumulate_text,
+    "accumulate_ignored": accumulate_ignored,
+    "leaf": leaf,
+    "leaf_own_hook": leaf_own_hook,
+    "generate": generate,
+    "generate_in_step": generate_in_step,
+}
