@@ -1,0 +1,107 @@
+"""ZeRO-3 updated a parameter that got no gradient with the gradient of an earlier step.
+
+What the user sees: nothing. A trainable parameter that gets no gradient in a step (every rank's batch is
+text only, an expert nobody chose, a head used now and then), or none in the first micro-batch of a window:
+after two or three steps parameters are 70 to 110 % off plain data parallel. With
+``offload_optimizer`` also a parameter that gets none in the last micro-batch of a window.
+
+Why: the first micro-batch of a window copies a gradient into its partition, all later ones add to it,
+and partitions are never cleared. What got nothing keeps the last step's, which is then applied again.
+With the optimizer offloaded only what arrives in the last micro-batch reaches it.
+
+What is done: after the first backward of a window a zero goes into the partition of what got nothing,
+by DeepSpeed's own function; with the optimizer offloaded the same after the last. No rank waits for
+another for it.
+
+Zero, not none: momentum and weight decay act on such a parameter, as in ZeRO-1 and ZeRO-2.
+
+Left alone: ZenFlow.
+
+Every release from 0.14.5 to 0.19.8; no upstream report was found.
+https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/stage3.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+OPTIMIZER = "DeepSpeedZeroOptimizer_Stage3"
+EPILOGUE = "independent_gradient_partition_epilogue"
+PARTITION = "partition_grads"
+COPIES = ("self.micro_step_id == 0", "grad_buffer.copy_(grad_partition, non_blocking=True)")
+
+
+def look(code: Code) -> str | None:
+    """The first micro-batch must copy, and nobody must clear."""
+    partition = code.function(f"{OPTIMIZER}.{PARTITION}")
+    epilogue = code.function(f"{OPTIMIZER}.{EPILOGUE}")
+    if partition is None or epilogue is None or not all(piece in partition for piece in COPIES):
+        raise Unrecognised(f"{OPTIMIZER}.{PARTITION} in {code.path} is not as any known release has it")
+    if ".zero_()" in epilogue or "grad_partitions_flat_buffer" in epilogue:
+        return "partitions are cleared"
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Put a zero where nothing came."""
+    optimizer = module.DeepSpeedZeroOptimizer_Stage3
+    # Of each optimizer: what reached its partition since the last step, by micro-batch, as ``ds_id``s.
+    reached: WeakKeyDictionary[Any, defaultdict[int, set[int]]] = WeakKeyDictionary()
+
+    def of(self: Any, micro: int) -> set[int]:
+        return reached.setdefault(self, defaultdict(set))[micro]
+
+    def partition(original: Callable[..., Any], self: Any, params: list[Any], grads: list[Any]) -> Any:
+        of(self, self.micro_step_id).update(param.ds_id for param in params)
+        return original(self, params, grads)
+
+    def epilogue(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        micro = self.micro_step_id  # some releases count it up in here
+        result = original(self, *args, **kwargs)
+        if not _left_alone(self) and _matters(self, micro):
+            absent = list(_absent(self, of(self, micro)))
+            with patch.swapped(self, "micro_step_id", micro) if absent else contextlib.nullcontext():
+                for param in absent:
+                    _put_zero(self, param, module)
+        return result
+
+    def step(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        reached.pop(self, None)
+        return original(self, *args, **kwargs)
+
+    patch.wrap(optimizer, PARTITION, partition)
+    patch.wrap(optimizer, EPILOGUE, epilogue)
+    patch.wrap(optimizer, "step", step)
+
+
+def _left_alone(optimizer: Any) -> bool:
+    return bool(getattr(optimizer, "zenflow", False))
+
+
+def _matters(optimizer: Any, micro: int) -> bool:
+    """Whether nothing has to become a zero: at a window's beginning; offloaded, at its end too."""
+    boundary = optimizer.is_gradient_accumulation_boundary  # a method since 0.19.5
+    boundary = boundary() if callable(boundary) else boundary
+    return micro == 0 or bool(optimizer.offload_optimizer and boundary)
+
+
+def _absent(optimizer: Any, present: set[int]) -> Iterator[Any]:
+    for group in optimizer.fp16_groups:
+        for param in group:
+            if param.requires_grad and param.ds_id not in present:
+                yield param
+
+
+def _put_zero(optimizer: Any, param: Any, module: ModuleType) -> None:
+    device = module.get_accelerator().current_device_name()
+    zero = module.torch.zeros(param.partition_numel(), dtype=param.dtype, device=device)
+    if param.grad is None:
+        param.grad = module.torch.zeros_like(param)  # some releases ask its stream before they drop it
+    getattr(optimizer, PARTITION)([param], [zero])
