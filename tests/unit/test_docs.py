@@ -35,3 +35,10 @@ def test_each_page_for_users_is_there_in_both_languages(page: Path) -> None:
         stem = page.name.removesuffix(".md").removesuffix(".zh-CN")
         assert (page.parent / f"{stem}.md").exists()
         assert (page.parent / f"{stem}.zh-CN.md").exists()
+
+
+@pytest.mark.parametrize("page", ["docs/doctor.md", "docs/doctor.zh-CN.md"])
+def test_each_finding_has_its_line(page: str) -> None:
+    said = "".join(path.read_text() for path in (CHECKOUT / "vlmpatch" / "tools").rglob("*.py"))
+    codes = set(re.findall(r'"([DL]\d\d)"', said))
+    assert codes == set(re.findall(r"^\| ([DL]\d\d) \|", (CHECKOUT / page).read_text(), re.MULTILINE))
