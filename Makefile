@@ -6,18 +6,28 @@ BIN = .venv/bin
 # The stacks `make test` needs; `make matrix` makes the others too.
 STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 trl024 timm0910 torch241 torch2150
 
-.PHONY: demo test test-all unit lint minicpmv matrix drift bench clean
+.PHONY: demo test test-all test-pythons machine unit lint minicpmv matrix drift bench clean
 
-demo: .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
+demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
 	$(BIN)/python -m tests.lab.demo
 
-test: .venv/ready lint  ## every test; makes the environments it needs first, in a cache outside the clone
-	$(BIN)/python -m tests.lab.envs make $(STACKS)
-	$(BIN)/python -m pytest -m "not slow"
+# Two files at a time; each keeps its stack's processes to itself.
+JOBS ?= 2
+PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-test-all: .venv/ready lint  ## the slow tests too: before a release
+test: machine .venv/ready lint  ## makes the environments it needs first, in a cache outside the clone
+	$(BIN)/python -m tests.lab.envs make $(STACKS)
+	$(PYTEST) -m "not slow"
+
+test-all: machine .venv/ready lint  ## the slow tests too: before a release
 	$(BIN)/python -m tests.lab.envs make
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+test-pythons: .venv/ready  ## the unit tests on every Python from 3.10 on that is installed
+	$(BIN)/python -m tests.lab.pythons
+
+machine:
+	@$(PYTHON) -m tests.lab.machine
 
 unit: .venv/ready  ## the tests that need no stack
 	$(BIN)/python -m pytest tests/unit

@@ -190,7 +190,7 @@ class _NotifyingLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        if _lazy(module):
+        if _postpones(self._loader):
             # importlib.util.LazyLoader: nothing has run yet. Whoever touches the module runs the loader
             # that its spec names then.
             spec = _quietly(module, "__spec__")
@@ -203,6 +203,12 @@ def _ready(module: ModuleType) -> bool:
     """Whether the code of ``module`` has run; asked without touching it, for there are lazy ones."""
     # A module being imported is in sys.modules already; the import system marks its spec.
     return not _lazy(module) and not _quietly(_quietly(module, "__spec__"), "_initializing")
+
+
+def _postpones(loader: Any) -> bool:
+    # Not by the module's class: from Python 3.12 on it stays lazy until its code has run.
+    lazy = getattr(sys.modules.get("importlib.util"), "LazyLoader", None)
+    return lazy is not None and isinstance(loader, lazy)
 
 
 def _lazy(module: ModuleType) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -22,7 +23,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 HERE = Path(__file__).resolve().parent
 SHIMS = HERE / "shims"
@@ -37,11 +41,12 @@ class Stack:
     torch: str
     packages: tuple[str, ...]
     no_deps: tuple[str, ...]
+    wanted_python: str = ""  # "3.10"; the running one where that is not installed
 
     @property
     def folder(self) -> Path:
         shims = {p.name: p.read_text() for p in sorted(SHIMS.iterdir()) if p.is_file()}
-        key = json.dumps([self.torch, self.packages, self.no_deps, shims, sys.version_info[:2]])
+        key = json.dumps([self.torch, self.packages, self.no_deps, shims, interpreter(self.wanted_python)[1]])
         digest = hashlib.sha256(key.encode()).hexdigest()[:10]
         return cache_root() / f"{self.name}-{digest}"
 
@@ -75,8 +80,23 @@ def read_stacks(path: Path = HERE / "stacks.toml") -> dict[str, Stack]:
             torch=entry.get("torch", data["torch"]),
             packages=(*common, *entry["packages"]),
             no_deps=tuple(entry.get("no_deps", ())),
+            wanted_python=entry.get("python", ""),
         )
     return stacks
+
+
+@functools.cache
+def interpreter(version: str) -> tuple[str, list[int]]:
+    """The program that is Python ``version`` and its version; the running one where there is no such."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
+    named = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
+    for program in filter(None, named if version else []):
+        done = subprocess.run(
+            [program, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True
+        )
+        if done.returncode == 0:  # else a launcher (pyenv's) without that version behind it
+            return done.stdout.strip(), [int(part) for part in version.split(".")]
+    return sys.executable, list(sys.version_info[:2])
 
 
 def make(stack: Stack) -> Path:
@@ -92,7 +112,10 @@ def make(stack: Stack) -> Path:
 def _build(stack: Stack) -> None:
     started = time.monotonic()
     print(f"[{stack.name}] {stack.about}: making {stack.folder}", flush=True)
-    _uv("venv", "--python", sys.executable, str(stack.folder))
+    program, version = interpreter(stack.wanted_python)
+    if stack.wanted_python not in ("", ".".join(map(str, version))):
+        print(f"[{stack.name}] no Python {stack.wanted_python} here: made with {program}", flush=True)
+    _uv("venv", "--python", program, str(stack.folder))
     # torch goes first and stays pinned in the second call: anything that would pull another build
     # of it brings gigabytes of CUDA.
     _install(stack, stack.torch)

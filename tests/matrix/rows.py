@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import tomllib
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
@@ -15,6 +15,11 @@ import vlmpatch_lab
 from tests.lab.envs import Stack
 from tests.standin.cells import Cell as Script
 from vlmpatch_lab.cell import Cell
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROWS = Path(vlmpatch_lab.__file__).with_name("rows.toml")
 Versions = Mapping[str, str]

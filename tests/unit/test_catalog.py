@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import World
 from vlmpatch import catalog, gate
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 
 def one(world: World, **keys: str) -> catalog.Catalog:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -141,17 +142,18 @@ def test_run_keeps_the_users_own_sitecustomize_and_path(tmp_path: Path) -> None:
 
 
 def test_run_where_vlmpatch_cannot_work_leaves_the_process_alone(tmp_path: Path) -> None:
-    (tmp_path / "tomllib.py").write_text("raise ImportError('no tomllib here')\n")
-    path = os.pathsep.join([run.INJECT, str(tmp_path)])
+    package = Path(run.INJECT).parent
+    shutil.copytree(package, tmp_path / "vlmpatch", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "vlmpatch" / "start.py").unlink()  # a half-removed installation
     done = subprocess.run(
         [sys.executable, "-c", "print('ran')"],
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "vlmpatch" / "inject")},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "no tomllib here" in done.stderr
+    assert "vlmpatch.start" in done.stderr
 
 
 def test_run_nested_is_active_once() -> None:
