@@ -148,7 +148,8 @@ def find(owner: Any, name: str, own: Any) -> Found:
     if type(plain) is FunctionType:
         return Found(raw, plain, kind)
     if not hasattr(type(raw), "__get__") or isinstance(raw, functools.partial):
-        # A partial (whose __get__ only warns, from Python 3.13 on), a builtin, a mock: it is called without self, which no patch expects of a method.
+        # A partial (whose __get__ does nothing but warn, from Python 3.13 on), a builtin, a mock: it is
+        # called without self, which no patch expects of a method.
         raise Foreign(f"{path(owner, name)} is {type(raw).__name__}, which does not bind as a method")
     return Found(raw, _bound(owner, raw, kind), kind)
 

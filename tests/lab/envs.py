@@ -90,7 +90,8 @@ def interpreter(version: str) -> tuple[str, list[int]]:
     """The program that is Python ``version`` and its version; the running one where there is no such."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     named = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
-    for program in filter(None, named if version else []):
+    programs = [program for program in named if program] if version else []
+    for program in programs:
         done = subprocess.run(
             [program, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True
         )
