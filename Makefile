@@ -21,7 +21,7 @@ test: machine .venv/ready lint  ## makes the environments it needs first, in a c
 
 test-all: machine .venv/ready lint  ## the slow tests too: before a release
 	$(BIN)/python -m tests.lab.envs make
-	$(PYTEST)
+	VLMPATCH_FULL=1 $(PYTEST)
 
 test-pythons: .venv/ready  ## the unit tests on every Python from 3.10 on that is installed
 	$(BIN)/python -m tests.lab.pythons
@@ -33,7 +33,7 @@ unit: .venv/ready  ## the tests that need no stack
 	$(BIN)/python -m pytest tests/unit
 
 minicpmv: .venv/ready  ## the whole matrix of MiniCPM-V's fine-tune script; `make test` runs a part of it
-	VLMPATCH_MINICPMV_FULL=1 $(BIN)/python -m pytest tests/e2e/test_minicpmv.py tests/e2e/test_minicpmv_launched.py
+	VLMPATCH_FULL=1 $(BIN)/python -m pytest tests/e2e/test_minicpmv.py tests/e2e/test_minicpmv_launched.py
 
 matrix: .venv/ready  ## every gate on every stack, bare and patched; skips what is known, goes on where it stopped
 	$(BIN)/python -m tests.matrix.run

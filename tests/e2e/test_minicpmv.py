@@ -2,7 +2,7 @@
 
 The script and the remote code are the stand-in of ``tests/standin``. With ``VLMPATCH_MINICPMV_CODE`` and
 ``VLMPATCH_MINICPMV_FINETUNE`` naming folders with the real ones, the same tests run on those.
-``VLMPATCH_MINICPMV_FULL=1`` runs the whole matrix; a part of it is the default.
+``VLMPATCH_FULL=1`` runs the whole matrix; a part of it is the default.
 """
 
 from __future__ import annotations

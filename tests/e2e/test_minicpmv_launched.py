@@ -1,6 +1,6 @@
 """MiniCPM-V as its users launch it: the script's own command line, and ms-swift's.
 
-``VLMPATCH_MINICPMV_FULL=1`` adds ZeRO-2 beside ZeRO-3 under torchrun, and SFT beside DPO.
+``VLMPATCH_FULL=1`` adds ZeRO-2 beside ZeRO-3 under torchrun, and SFT beside DPO.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -36,6 +37,10 @@ STACKS = {
     "tf457-ds0182": "qwen2_5_vl",
     "tf523-ds0198": "qwen2_5_vl",
 }
+# `make test` runs every setting on the last two; on the others what each tuning and each failure needs.
+FULL = os.environ.get("VLMPATCH_FULL") == "1"
+THIN = () if FULL else ("tf445-ds0154", "tf447-ds0169")
+THIN_SETTINGS = ("plain", "two forwards")
 BROKE_TO_SAVE = {"tf447-ds0169", "tf457-ds0182"}  # DeepSpeed 0.16.5 to 0.19.2
 ENDED_F4 = {"tf523-ds0198"}  # DeepSpeed 0.19.3 mended the crash, not the third gather
 TORCH_STYLE = {"tf523-ds0198"}  # loss.backward() instead of engine.backward(loss)
@@ -67,6 +72,8 @@ def trainings(stack: str) -> Iterator[tuple[str, Run]]:
     """Checkpointed trainings of ``stack``, patched."""
     base = Run(kind=STACKS[stack], checkpointing="nonreentrant", patched=True, steps=3)
     for name, setting in SETTINGS.items():
+        if stack in THIN and name not in THIN_SETTINGS:
+            continue
         # Real ranks where gathers and gradients are at stake, one rank for the settings.
         real = name in ("plain", "two forwards")
         for tuning in ("lora", "full") if real else ("lora",):
@@ -87,8 +94,9 @@ def scenarios(stack: str) -> Iterator[tuple[str, Run]]:
     for scenario in SCENARIOS:
         if scenario == "retain" and stack in NO_SECOND_BACKWARD:
             continue
-        yield scenario or "no-grad input", replace(base, scenario=scenario)
-    for scenario in ("", "nested"):
+        if stack not in THIN or not scenario:
+            yield scenario or "no-grad input", replace(base, scenario=scenario)
+    for scenario in () if stack in THIN else ("", "nested"):
         yield f"{scenario or 'no-grad input'}, late stop", replace(base, scenario=scenario, early_stop=False)
 
 
@@ -96,6 +104,8 @@ def insisted(stack: str) -> Iterator[tuple[str, Run]]:
     """``use_reentrant=True`` with a model called twice before the backward."""
     base = Run(kind=STACKS[stack], checkpointing="reentrant", forwards=2, tuning="full", patched=True)
     yield "waiting in the bucket", base
+    if stack in THIN:
+        return
     yield "reduced before", replace(base, zero=SMALL_BUCKETS)
     yield "reduced before, LoRA", replace(base, zero=SMALL_BUCKETS, tuning="lora")
     offload = {**SMALL_BUCKETS, "offload_optimizer": {"device": "cpu"}}

@@ -11,7 +11,7 @@ from typing import Any
 TF445, TF457, TF523 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198"
 STACKS = (TF445, TF457, TF523)
 TF457_NEW_DEEPSPEED = "tf457-ds0198"
-FULL = os.environ.get("VLMPATCH_MINICPMV_FULL") == "1"
+FULL = os.environ.get("VLMPATCH_FULL") == "1"
 ENGINES = ("zero2", "zero3", "ddp")
 TUNINGS = ("lora_vision", "lora", "full", "llm_frozen")
 # What the unchanged script ends in without vlmpatch, on the torch of today.
