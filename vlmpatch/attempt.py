@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from fnmatch import fnmatchcase
 from types import ModuleType
 
 from vlmpatch import gate
@@ -40,3 +41,23 @@ def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str
     except (AlreadyPatched, Foreign) as neighbour:
         return Status(entry.id, State.CONFLICT, f"{neighbour}; nothing was changed")
     return Status(entry.id, State.APPLIED, f"{verdict.reason}: {'; '.join(patch.changes())}")
+
+
+def outlook(entry: Entry, target: str, seen: Collection[str], modules: Mapping[str, str]) -> Status:
+    """What is to be expected of ``target``, which has not run.
+
+    Args:
+        entry: the patch.
+        target: a name, or a pattern.
+        seen: the modules that have run; one of them may be what the pattern stands for.
+        modules: as for ``attempt``.
+    """
+    if "*" in target and any(fnmatchcase(name, target) for name in seen):
+        return Status(entry.id, State.NOT_NEEDED, f"modules of {target} have been seen")
+    try:
+        verdict = gate.by_version(entry, modules)
+    except Exception as error:  # a broken range, a broken installation of what reads it
+        return Status(entry.id, State.FAILED, str(error))
+    if not verdict.needed:
+        return Status(entry.id, State.NOT_NEEDED, verdict.reason)
+    return Status(entry.id, State.ARMED, f"{verdict.reason}; waits for the import of {target}")

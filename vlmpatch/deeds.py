@@ -27,13 +27,22 @@ class Deed(Protocol):
     def alive(self) -> bool:
         """Whether the object still is."""
 
+    @property
+    def value(self) -> Value | None:
+        """What lies at a place because of it."""
+
 
 class Put:
     """A value put somewhere."""
 
     def __init__(self, stacks: Stacks, value: Value) -> None:
         self._stacks = stacks
-        self.value = value
+        self._value = value
+
+    @property
+    def value(self) -> Value:
+        """See ``Deed.value``."""
+        return self._value
 
     @property
     def alive(self) -> bool:
@@ -42,10 +51,14 @@ class Put:
 
     def on(self) -> bool:
         """See ``Deed.on``."""
-        as_left = self._stacks.covered(self.value) or self.value.place.holds(self.value.below)
-        if as_left:
-            self._stacks.put(self.value)
-        return as_left
+        value = self.value
+        if self._stacks.covered(value) or value.place.holds(value.below):
+            self._stacks.put(value)
+        elif value.place.holds(value.value):
+            self._stacks.adopt(value)
+        else:
+            return False
+        return True
 
     def off(self) -> bool:
         """See ``Deed.off``."""
@@ -59,6 +72,11 @@ class Layer:
         self._stacks, self._layers, self._key, self._wrapper = stacks, layers, key, wrapper
 
     @property
+    def value(self) -> Value:
+        """See ``Deed.value``."""
+        return self._layers.value
+
+    @property
     def alive(self) -> bool:
         """See ``Deed.alive``."""
         return self._layers.value.place.alive
@@ -68,7 +86,7 @@ class Layer:
         layers, value = self._layers, self._layers.value
         held = value.place.held()
         if not value.on and held is value.value:
-            self._stacks.adopt(value, value.below)
+            self._stacks.adopt(value)
         elif not value.on and not any(layers_of(each, layers.journal) is layers for each in chain(held)):
             if held is not value.below and not self._stacks.covered(value):
                 if isinstance(value.place.owner(), ModuleType):
@@ -123,6 +141,7 @@ class Hooked:
         self._register: Callable[[], Any] = weakref.WeakMethod(register) if bound else lambda: register
         self._hook, self._options = hook, options
         self._handle: Any = None
+        self.value = None
 
     @property
     def alive(self) -> bool:
@@ -146,5 +165,6 @@ class Hooked:
     def off(self) -> bool:
         """See ``Deed.off``."""
         self._hook.on = False
-        self._handle.remove()
+        if self._handle is not None:
+            self._handle.remove()
         return True

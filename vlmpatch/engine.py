@@ -6,7 +6,6 @@ import contextlib
 import functools
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,7 @@ class Engine:
         self.asked = asked
         self.problems: list[Problem] = [*catalog.problems, *asked.problems]
         self.journal = Journal()
-        self.hooks = Hooks(self._hook_failed)
+        self.hooks = Hooks(self._hook_failed, self.journal.ran_again)
         self._lock = Lock()
         self._outcomes: dict[str, dict[str, Status]] = {id_: {} for id_ in catalog.entries}
         self._switches = Switches()
@@ -68,12 +67,12 @@ class Engine:
 
     def on_target(self, entry: Entry, module: ModuleType) -> None:
         """``module``, a target of ``entry``, has run its code: decide and apply, now or when it may be."""
-        while True:
+        while not self._switches.reason(entry.id):
+            from vlmpatch.api import Patch  # not under the lock, see below
+
             with self._lock:
-                if self._switches.reason(entry.id):
-                    return
                 flips = self._switches.flips[entry.id]
-                handle = self._handle(entry.id)
+                handle = self._handles.setdefault(entry.id, Patch(entry.id, self.journal))
             # Not under the lock: a patch may import, and another thread may hold that module's import lock
             # while it waits for us.
             status = self._attempt(entry, module, handle)
@@ -85,9 +84,10 @@ class Engine:
                     self._roll_back(entry.id)
                 elif self._switches.paused[entry.id]:
                     self._take_off(entry.id)
-                if flips == self._switches.flips[entry.id]:
-                    break  # else it was off for a moment, and what was changed then was not
-        self._tell(status)
+                settled = flips == self._switches.flips[entry.id]
+            if settled:  # else it was off for a moment, and what was to be changed then was not
+                self._tell(status)
+                return
 
     def _spread(self, id_: str, status: Status) -> None:
         """What was rolled back for one target is rolled back for all of them."""
@@ -116,14 +116,6 @@ class Engine:
             self._roll_back(entry.id)
         return status
 
-    def _handle(self, id_: str) -> Patch:
-        from vlmpatch.api import Patch
-
-        handle = self._handles.get(id_)
-        if handle is None:
-            handle = self._handles[id_] = Patch(id_, self.journal)
-        return handle
-
     def _tell(self, status: Status) -> None:
         if status.state in (State.FAILED, State.CONFLICT):
             report.warn_once(status.id, status.state, f"{status.state.value}: {status.reason}")
@@ -138,28 +130,18 @@ class Engine:
     def status(self) -> dict[str, Status]:
         """Every patch's status; see ``vlmpatch.status``."""
         self.hooks.sweep()
-        with self._lock:
-            return {id_: self._status(entry) for id_, entry in self.catalog.entries.items()}
+        return {id_: self._status(entry) for id_, entry in self.catalog.entries.items()}
 
     def _status(self, entry: Entry) -> Status:
+        from vlmpatch.attempt import outlook
+
         if reason := self._switches.reason(entry.id):
             return Status(entry.id, State.OFF, reason)
-        outcomes = self._outcomes[entry.id]
-        unseen = [self._outlook(entry, target) for target in entry.targets if target not in outcomes]
-        return min([*outcomes.values(), *unseen], key=lambda status: WEIGHT.index(status.state))
-
-    def _outlook(self, entry: Entry, target: str) -> Status:
-        from vlmpatch import gate
-
-        if "*" in target and any(fnmatchcase(name, target) for name in self._outcomes[entry.id]):
-            return Status(entry.id, State.NOT_NEEDED, f"modules of {target} have been seen")
-        try:
-            verdict = gate.by_version(entry, self.catalog.modules)
-        except Exception as error:  # a broken range, a broken installation of what reads it
-            return Status(entry.id, State.FAILED, str(error))
-        if not verdict.needed:
-            return Status(entry.id, State.NOT_NEEDED, verdict.reason)
-        return Status(entry.id, State.ARMED, f"{verdict.reason}; waits for the import of {target}")
+        seen = self._outcomes[entry.id].copy()
+        unseen = [
+            outlook(entry, each, seen, self.catalog.modules) for each in entry.targets if each not in seen
+        ]
+        return min([*seen.values(), *unseen], key=lambda status: WEIGHT.index(status.state))
 
     def require(self, ids: Iterable[str]) -> None:
         """See ``vlmpatch.require``."""

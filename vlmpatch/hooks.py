@@ -29,10 +29,14 @@ class Hooks:
     Args:
         on_error: called with the module's name and the exception of a callback. Nothing a callback
             raises may reach the import that triggered it, unless ``on_error`` itself raises.
+        on_run: called with a watched module that has run its code, before anybody else.
     """
 
-    def __init__(self, on_error: Callable[[str, Exception], None]) -> None:
+    def __init__(
+        self, on_error: Callable[[str, Exception], None], on_run: Callback = lambda module: None
+    ) -> None:
         self._on_error = on_error
+        self._on_run = on_run
         self._callbacks: dict[str, list[Callback]] = {}
         self._patterns: list[tuple[str, Callback]] = []
         self._tops: set[str] = set()  # the first parts of the patterns: what can match at all
@@ -93,7 +97,7 @@ class Hooks:
             self._waiting.pop(name, None)
             callbacks = list(self._callbacks.get(name, ()))
             callbacks += [callback for pattern, callback in self._patterns if _matches(name, pattern)]
-        self._call(name, callbacks)
+        self._call(name, [self._on_run, *callbacks])
 
     def sweep(self) -> None:
         """Notice watched modules that are fully imported without having passed through us."""

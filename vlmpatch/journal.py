@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, MutableMapping
+from types import ModuleType
 from typing import Any
 
 from vlmpatch.deeds import Deed, Hook, Hooked, Layer, Put
@@ -35,8 +36,9 @@ class Change:
         """Take it back; returns a remark where somebody else has built on it."""
         if not self.on:
             return None
-        self.on = False
-        if self.deed.off():
+        alone = self.deed.off()
+        self.on = False  # last: what is interrupted here is done again
+        if alone:
             return None
         state = "switched off in place" if isinstance(self.deed, Layer) else "left"
         return f"{self.what}: {state}, somebody changed it since"
@@ -80,8 +82,7 @@ class Journal:
             if layers is not None and layers.acts(key):
                 return
             layer = Layer(self._stacks, layers or Layers(self, owner, name), key, wrapper)
-            layer.on()
-            self._record(Change(patch, what, layer))
+            self._do(Change(patch, what, layer))
 
     def _lying(self, place: Place, key: Any) -> Layers | None:
         """Our layers on ``place``: there, or under somebody else's when ``key`` is among them."""
@@ -98,9 +99,8 @@ class Journal:
         if layers is None or not layers.acts(key):
             return False
         value = Value(place, held, patch)
-        self._stacks.adopt(value, layers.found.raw)
-        what = f"found {path(place.owner(), place.name)} wrapped"
-        self._record(Change(patch, what, Put(self._stacks, value)))
+        value.below = layers.found.raw
+        self._do(Change(patch, f"found {path(place.owner(), place.name)} wrapped", Put(self._stacks, value)))
         return True
 
     def replace(self, patch: str, owner: Any, name: str, value: Any) -> None:
@@ -155,16 +155,22 @@ class Journal:
         with self._lock:
             present = [change.deed for change in self._changes if change.patch == patch and change.on]
             if not any(isinstance(deed, Hooked) and deed.same(hooked) for deed in present):
-                hooked.on()
-                self._record(Change(patch, f"hook {function.__qualname__}", hooked))
+                self._do(Change(patch, f"hook {function.__qualname__}", hooked))
 
     def rollback(self, patches: Collection[str]) -> list[str]:
         """Undo all changes of ``patches``, newest first across them; returns the remarks."""
         with self._lock:
-            mine = [change for change in self._changes if change.patch in patches]
-            self._changes = [change for change in self._changes if change.patch not in patches]
-            remarks = [change.take_off() for change in reversed(mine)]
+            remarks = []
+            for change in [change for change in reversed(self._changes) if change.patch in patches]:
+                remarks.append(change.take_off())
+                self._changes.remove(change)
         return [remark for remark in remarks if remark]
+
+    def ran_again(self, module: ModuleType) -> None:
+        """``module`` has run its code: what that has overwritten is no change of ours any more."""
+        with self._lock:
+            gone = self._stacks.overwritten(module)
+            self._changes = [change for change in self._changes if change.deed.value not in gone]
 
     def suspend(self, patch: str) -> None:
         """Take the changes of ``patch`` off until ``resume``."""
@@ -186,8 +192,7 @@ class Journal:
             present = self._present(patch, value)
             if present is None:
                 change = Change(patch, what, Put(self._stacks, value))
-                change.deed.on()
-                self._record(change)
+                self._do(change)
                 return change
             change, former = present
             if former.value is not value.value:
@@ -205,8 +210,10 @@ class Journal:
                 return (change, former) if there else None
         return None
 
-    def _record(self, change: Change) -> None:
+    def _do(self, change: Change) -> None:
+        # Recorded first: whatever interrupts what follows, it can be undone.
         self._changes.append(change)
+        change.deed.on()
         if len(self._changes) > 2 * self._kept:
             self._changes = [change for change in self._changes if change.deed.alive]
             self._stacks.prune()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from vlmpatch.places import Place
+from vlmpatch.places import Place, chain
 
 
 class Value:
@@ -51,39 +51,34 @@ class Stacks:
         self._enter(value)
         above = self._above(value)
         if above is None:
-            value.below = value.place.held()
+            value.below, value.on = value.place.held(), True
             value.place.put(value.value)
         else:
-            value.below = above.below
+            value.below, value.on = above.below, True
             above.lie_on(value.value)
-        value.on = True
 
-    def adopt(self, value: Value, below: Any) -> None:
-        """``value`` lies at its place already, over ``below``: look after it."""
+    def adopt(self, value: Value) -> None:
+        """``value`` lies at its place already, over its ``below``: look after it."""
         self._enter(value)
-        value.below, value.on = below, True
+        value.on = True
 
     def take(self, value: Value) -> bool:
         """Take ``value`` away; False when somebody else has put something on top of it since."""
         if not value.on:
             return True
-        above, value.on = self._above(value), False
-        stack = self._of(value.place)
-        if value.tag is None and value in stack:
-            stack.remove(value)
-        if not any(other.on for other in stack):
-            self._values.pop(value.place.key, None)
-        if not value.place.alive:
-            return True
-        if above is not None:
-            ours = above.below is value.value
-            if ours:
+        above = self._above(value)
+        alone = True
+        if value.place.alive and above is not None:
+            alone = above.below is value.value
+            if alone:
                 above.lie_on(value.below)
-            return ours
-        topmost = value.place.holds(value.value)
-        if topmost:
-            value.place.put(value.below)
-        return topmost
+        elif value.place.alive:
+            alone = value.place.holds(value.value)
+            if alone:
+                value.place.put(value.below)
+        value.on = False
+        self._leave(value)
+        return alone
 
     def change(self, value: Value, new: Any) -> None:
         """From now on ``value``, wherever it lies, is ``new``."""
@@ -97,6 +92,15 @@ class Stacks:
     def covered(self, value: Value) -> bool:
         """Whether another value of ours lies on top of ``value``, or of the position it had."""
         return self._above(value) is not None
+
+    def overwritten(self, owner: Any) -> list[Value]:
+        """``owner`` has been made anew: forget what it holds no more of ours, and return that."""
+        stacks = [stack for stack in self._values.values() if stack[0].place.owner() is owner]
+        gone = [value for stack in stacks if not _lies_there(stack) for value in stack]
+        for value in gone:
+            value.on = False
+            self._values.pop(value.place.key, None)
+        return gone
 
     def prune(self) -> None:
         """Forget places whose owner is gone."""
@@ -113,6 +117,13 @@ class Stacks:
         else:
             self._values[value.place.key] = [*stack, value]
 
+    def _leave(self, value: Value) -> None:
+        stack = self._of(value.place)
+        if value.tag is None and value in stack:
+            stack.remove(value)
+        if not any(other.on for other in stack):
+            self._values.pop(value.place.key, None)
+
     def _above(self, value: Value) -> Value | None:
         stack = self._of(value.place)
         later = stack[stack.index(value) + 1 :] if value in stack else []
@@ -122,3 +133,12 @@ class Stacks:
         stack = self._values.get(place.key, [])
         # Else those were of an owner long gone, whose id has been given anew.
         return stack if stack and stack[0].place.owner() is place.owner() else []
+
+
+def _lies_there(stack: list[Value]) -> bool:
+    topmost = [value for value in stack if value.on][-1]
+    under_others = [getattr(each, "__func__", each) for each in chain(topmost.place.held())]
+    return (
+        topmost.place.holds(topmost.value)
+        or getattr(topmost.value, "__func__", topmost.value) in under_others
+    )

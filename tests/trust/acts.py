@@ -1,0 +1,64 @@
+"""Does a patch act? What it wrapped is called, and its own code must be what answers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+LAYERS = str(Path(__file__).resolve().parents[2] / "vlmpatch" / "layers.py")
+
+
+class Reached(BaseException):
+    """A patch file's code runs: enough is known, and the host's function must not be called with rubbish."""
+
+
+def silent(engine: Any, id_: str) -> list[str]:
+    """What ``id_`` is said to have changed and does not act."""
+    from vlmpatch.deeds import Hooked, Layer, Put
+
+    if not engine._handles[id_].active:
+        return [f"{id_}: its handle is dead"]
+    found = []
+    for change in [change for change in engine.journal._changes if change.patch == id_]:
+        deed = change.deed
+        if not deed.alive:
+            continue
+        if isinstance(deed, Layer):
+            place = deed._layers.value.place
+            if not (deed._layers.acts(deed._key) and reached(place.owner(), place.name)):
+                found.append(f"{id_}: {change.what}, and it is not called")
+        elif isinstance(deed, Put):
+            value = deed.value
+            if not (value.place.holds(value.value) or engine.journal._stacks.covered(value)):
+                found.append(f"{id_}: {change.what}, and it does not lie there")
+        elif isinstance(deed, Hooked) and not deed._hook.on:
+            found.append(f"{id_}: {change.what}, and it is off")
+    return found
+
+
+def reached(owner: Any, name: str) -> bool:
+    """Whether calling ``owner.name`` reaches the wrapper of a patch, with however many arguments it takes."""
+    return any(_reached(getattr(owner, name), count) for count in range(7))
+
+
+def _reached(function: Any, count: int) -> bool:
+    before = sys.getprofile()
+    sys.setprofile(_watch)
+    try:
+        function(*[MagicMock() for _ in range(count)])
+    except Reached:
+        return True
+    except Exception:
+        return False
+    finally:
+        sys.setprofile(before)
+    return False
+
+
+def _watch(frame: Any, event: str, _argument: object) -> None:
+    caller = frame.f_back.f_code if event == "call" and frame.f_back is not None else None
+    dispatching = caller is not None and caller.co_filename == LAYERS and caller.co_name in ("layer", "link")
+    if dispatching and frame.f_code.co_filename != LAYERS:
+        raise Reached

@@ -1,0 +1,105 @@
+"""Every order of events, on a target that has one of each thing a patch can change."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import World
+from tests.trust.orders import ALL
+
+TARGET = '''
+"""Everything a patch can change."""
+import functools
+
+registry = {"old": 1}
+value = object()
+
+def function(a, b=1, *, c=None):
+    """Words."""
+    return a, b, c
+
+class Base:
+    def inherited(self, x):
+        return x
+
+class Target(Base):
+    attribute = object()
+
+    def method(self, x=None):
+        return x
+
+    @staticmethod
+    def static(x):
+        return x
+
+    @classmethod
+    def kind(cls, x):
+        return cls, x
+'''
+PATCH = """
+def look(code):
+    return None
+
+def through(original, *args, **kwargs):
+    return original(*args, **kwargs)
+
+def apply(patch, module):
+    patch.wrap(module, "function", through)
+    for name in ("method", "static", "kind", "inherited"):
+        patch.wrap(module.Target, name, through)
+    patch.replace(module, "value", NAME)
+    patch.replace(module, "new", NAME)
+    patch.replace(module.Target, "attribute", NAME)
+    patch.set_item(module.registry, "old", NAME)
+    patch.set_item(module.registry, "new", NAME)
+    patch.set_default(module.function, "b", NAME)
+    patch.set_default(module.function, "c", NAME)
+"""
+
+
+def job(world: World, **numbers: int) -> dict[str, Any]:
+    """A job for the worker: two patches that share everything."""
+    world.package("everything", TARGET)
+    world.distribution("fakelib", "1")
+    for name in ("one", "two"):
+        world.patch("everything", '{ fakelib = ">=1" }', PATCH.replace("NAME", repr(name)))
+    catalog = world.catalog().path
+    path = world.folder / "job.json"
+    path.write_text(
+        json.dumps(
+            {
+                "targets": ["everything"],
+                "folder": str(world.folder / "modules"),
+                "catalog": catalog,
+                "patches": str(world.patches),
+                **numbers,
+            }
+        )
+    )
+    (world.folder / "modules").mkdir()
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.trust.worker", str(path)],
+        env={**os.environ, "PYTHONPATH": f"{root}:{world.folder}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+@pytest.mark.parametrize("orders", [120, pytest.param(len(ALL), marks=pytest.mark.slow)], ids=["some", "all"])
+def test_every_order_and_fault(world: World, orders: int) -> None:
+    report = job(world, orders=orders, faults=10 * orders, rounds=200, threads=10)
+    assert not report["found"], "\n".join(report["found"])
+    assert report["orders"] == 2 * orders
+    assert report["faults"] > orders
+    assert len(report["patches"]) == 2
