@@ -119,16 +119,15 @@ class Trial:
 
     def _start(self) -> list[str]:
         """Start vlmpatch with this target's patches only; returns those that apply to it."""
-        import vlmpatch  # its own start is taken back: the next is ours
-        from vlmpatch import catalog, engine, hooks, report, settings
+        from vlmpatch import catalog, engine, hooks, report, settings, start
 
         report.configure("off")
         if extra := self.job.get("patches"):
             patches = importlib.import_module("vlmpatch.patches")
             patches.__path__ = list(dict.fromkeys([*patches.__path__, extra]))
 
-        vlmpatch._engine.undo([])
-        vlmpatch._engine.hooks.remove()
+        start.engine().undo([])  # its own start is taken back: the next is ours
+        start.engine().hooks.remove()
         read = catalog.read(self.job.get("catalog") or catalog.default_path())
         known = read.entries
         mine = [id_ for id_, entry in known.items() if any(self._is_target(each) for each in entry.targets)]
@@ -328,7 +327,7 @@ def _second_copy(ids: list[str]) -> Any:
         del sys.modules[name]
     disabled = os.environ.get("VLMPATCH_DISABLE")
     try:
-        return importlib.import_module("vlmpatch")._engine
+        return importlib.import_module("vlmpatch.start").engine()
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "vlmpatch"]:
             del sys.modules[name]
