@@ -93,7 +93,7 @@ def interpreter(version: str) -> tuple[str, list[int]]:
     programs = [program for program in named if program] if version else []
     for program in programs:
         done = subprocess.run(
-            [program, "-c", "import sys; print(sys.executable)"], capture_output=True, text=True
+            [str(program), "-c", "import sys; print(sys.executable)"], capture_output=True, text=True
         )
         if done.returncode == 0:  # else a launcher (pyenv's) without that version behind it
             return done.stdout.strip(), [int(part) for part in version.split(".")]
