@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import tempfile
+from collections.abc import Iterable
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,29 +20,41 @@ from vlmpatch_lab.ports import free_port
 
 STACK = "tf457-ds0182"
 HERE = Path(__file__).parent
+# A row may be about another failure than the one its bare run ends in.
+SHOWS = {"ready only once": "F3", "already been reduced": "F1"}
 WAYS = ("data", "shapes", "memory", "package", "caught")  # of tests.logs.unrelated
 LENGTH = 24_000  # of one log; what is in between is left out
 
 
 def main() -> int:
     stack = envs.read_stacks()[STACK]
-    failing = [
+    failing = _one_of_each(
         row
         for row in rows.read().values()
         if row.fails.startswith("error") and row.script is None and row.runs_on(stack)
-    ]
+    )
     with tempfile.TemporaryDirectory(prefix="logs-") as folder:
         results = cells.run(stack, [row.cell for row in failing], Path(folder))
         for row in failing:
             if results[row.cell.id].error:
                 ranks = sorted(Path(folder).glob(f"**/{row.cell.id}/rank*.log"))
                 logs = [rank.read_text(errors="replace") for rank in ranks]
-                write(f"{row.failures[0]}.{row.id}", interleaved(logs))
+                write(f"{_shown(row)}.{row.id}", interleaved(logs))
     for way in WAYS:
         command = ["torchrun", "--nproc_per_node", "2", "--master_port", str(free_port())]
         done = launch.run(stack, [*command, "-m", "tests.logs.unrelated", way], limit=120)
         write(f"none.{way}", done.output)
     return 0
+
+
+def _shown(row: rows.Row) -> str:
+    return next((failure for words, failure in SHOWS.items() if words in row.fails), row.failures[0])
+
+
+def _one_of_each(failing: Iterable[rows.Row]) -> list[rows.Row]:
+    """Of rows that fail alike under the same engine and trainer the first."""
+    kept = {(_shown(row), row.cell.engine, row.cell.trainer): row for row in reversed(list(failing))}
+    return list(kept.values())[::-1]
 
 
 def write(name: str, log: str) -> None:

@@ -147,6 +147,35 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         (TRACE + "IndexError: index 0 is out of bounds for dimension 0 with size 0", None),
         ("RuntimeError：a leaf Variable that requires grad is being used in an in-place operation.", "F13"),
         (WATCHDOG.format(0) + "\nfsdp", None),
+        (WATCHDOG.format(0) + "\nzero3 fsdp", None),
+        (WATCHDOG.format(0) + "\nzero3 model-30B-A3B", "F27"),
+        ("微调进度100%后报错 Watchdog caught collective operation timeout: WorkNCCL", "F12"),
+        (
+            "size mismatch for a.b: copying a param with shape torch.Size([0]) from checkpoint, the shape",
+            "F25",
+        ),
+        (
+            "v: found shape torch.Size([8]) in the checkpoint and torch.Size([0]) in the model instantiated",
+            "F24",
+        ),
+        ("v: torch.Size([8]) in the checkpoint and torch.Size([0]) in the model instantiated", None),
+        (
+            "ValueError: Attention mask should be of size (2, 1, 93, 186), but is torch.Size([2, 1, 93, 93])",
+            "F20",
+        ),
+        (
+            "RuntimeError: The size of tensor a (61) must match the size of tensor b (62) at non-singleton",
+            "F30",
+        ),
+        (
+            "RuntimeError: The size of tensor a (61) must match the size of tensor b (77) at non-singleton",
+            None,
+        ),
+        ("TypeError: MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given", "F28"),
+        ("TypeError: CPMTrainer.training_step() takes 3 positional arguments but 4 were given", "D"),
+        ("TypeError: M._set_gradient_checkpointing() got an unexpected keyword argument 'enable'", "D"),
+        ("RuntimeError: Expected to have finished reduction in the prior iteration before starting", "F19"),
+        ("RuntimeError: No space left on device", None),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:
@@ -198,6 +227,12 @@ def test_a_long_log_is_read_in_pieces_and_the_cause_found_in_its_middle() -> Non
     found = of("\n".join(lines))
     assert found.hit is not None
     assert (found.hit.failure.id, found.hit.message.at, found.ranks) == ("F3", 70_005, ("rank5",))
+
+
+def test_a_warning_in_a_long_log_without_any_error_is_found() -> None:
+    line = "[rank0]: INFO all is well\n"
+    warning = "None of the inputs have requires_grad=True. Gradients will be None\n"
+    assert said(line * 40_000 + warning + line * 40_000) == "F5"
 
 
 def test_a_line_without_end_is_no_trouble() -> None:

@@ -17,6 +17,7 @@ from vlmpatch.tools.symptoms import Pattern, squeeze
 KEPT = 32  # of each kind of finding; the first ones are what counts
 TEXT = 8000  # characters of a message that are kept
 ALIKE = 3  # messages that differ in numbers only are looked at this often
+DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
 _OWN_TRACES = ("vlmpatch [", "vlmpatch INFO", "vlmpatch DEBUG", "/vlmpatch/", "-m vlmpatch run")
@@ -75,7 +76,7 @@ class _Findings:
         own = squeezed.startswith("vlmpatch[")
         message = message._replace(text=message.text[-TEXT:])
         for number, (failure, symptom) in enumerate(self.symptoms):
-            if symptom.own == own and symptom.fits(squeezed):
+            if symptom.own == own and symptom.fits(squeezed) and _decides(symptom, message):
                 self.ranks.setdefault(failure.id, set()).add(message.source)
                 if self.counts.setdefault(number, 0) < KEPT:
                     self.counts[number] += 1
@@ -129,6 +130,14 @@ def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
     hit, first = _choose(hits, unknown)
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
     return Diagnosis(hit, first, ranks, findings.versions, findings.active)
+
+
+def _decides(symptom: Symptom, message: Message) -> bool:
+    """Whether an echo is what the exception of ``message`` says, not a line that happened to follow it."""
+    if symptom.kind != "echo" or not message.error:
+        return True
+    said = squeeze(message.text[message.text.rfind(message.line) :][:DECISIVE])
+    return any(each.within(said) for each in (*symptom.every, *symptom.some))
 
 
 def _borne_out(symptom: Symptom, seen: set[str]) -> bool:

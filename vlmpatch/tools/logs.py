@@ -48,6 +48,7 @@ _PREFIXES = tuple(
         (r" {0,4}(\d{1,5}): ", True),
         (r"((?!\w*(?:Error|Exception))[A-Za-z][\w.-]{0,60}\d): ", True),
         (r"\[[EWIF]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]{0,12} )?[\w.]{1,80}:\d{1,6}\] ", False),
+        (r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,4}(?:\d{1,9} )?[\w./-]{1,200}:\d{1,6}\] ", False),
         (r"\[\d{1,9}\] ?", False),
         (r"> ?", False),
     )
@@ -84,6 +85,7 @@ class Line(NamedTuple):
     at: int
     source: str
     text: str
+    fresh: bool  # it began with something that a line begins with: it is not the rest of another
 
 
 def clean(raw: bytes, at: int) -> Line:
@@ -92,17 +94,18 @@ def clean(raw: bytes, at: int) -> Line:
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     source: list[str] = []
+    fresh = False
     for _ in range(6):
         for shape, names in _PREFIXES:
             match = shape.match(text)
             if match and match.end():
                 if names:
                     source.append(match[1])
-                text = text[match.end() :]
+                text, fresh = text[match.end() :], True
                 break
         else:
             break
-    return Line(at, " ".join(source), text)
+    return Line(at, " ".join(source), text, fresh)
 
 
 class _Source:
@@ -162,7 +165,8 @@ class Messages:
     def _continues(self, line: Line) -> bool:
         last = self._sources.get(self._last)
         starts = _TRACEBACK in line.text or _EXCEPTION.match(line.text)
-        return last is not None and last.decisive is not None and bool(line.text.strip()) and not starts
+        going = last is not None and last.decisive is not None
+        return going and not line.fresh and bool(line.text.strip()) and not starts
 
     def _place(self, source: _Source, line: Line) -> None:
         text = line.text
