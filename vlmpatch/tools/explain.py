@@ -151,12 +151,7 @@ def page(given: Answer, say: Words) -> Page:
     if hit.symptom.kind == "hint":
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
     made.add(say.pick(given.why), label=say("Why"))
-    label = say("Patches")
-    for each in given.patches:
-        made.add(f"{each.id}: {say(each.verdict)} ({each.reason})", _style(each), label)
-        label = " "
-    if not given.patches:
-        made.add(say("none yet; the advice below is what helps"), label=label)
+    _patches(made, given, say)
     active = given.diagnosis.active
     trace = "It was active in that run." if active else _NO_TRACE
     made.add(say(trace), label="vlmpatch")
@@ -166,6 +161,20 @@ def page(given: Answer, say: Words) -> Page:
         made.code(line, say("Do this") if number == 0 else say("or"))
     made.code(f"python -m vlmpatch explain {hit.failure.id}", say("More"))
     return made
+
+
+def _patches(made: Page, given: Answer, say: Words) -> None:
+    """Which patches are for those versions; the others folded, unless there are no such."""
+    label = say("Patches")
+    useful = [each for each in given.patches if each.verdict != "not here"]
+    for each in useful or given.patches:
+        made.add(f"{each.id}: {say(each.verdict)} ({each.reason})", _style(each), label)
+        label = " "
+    rest = [each.id for each in given.patches if each not in useful]
+    if useful and rest:
+        made.add(f"{say('not here')}: {', '.join(rest)}", "dim", label)
+    if not given.patches:
+        made.add(say("none yet; the advice below is what helps"), label=label)
 
 
 _NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
