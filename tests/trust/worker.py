@@ -220,10 +220,10 @@ class Trial:
                 copy = _second_copy(self.mine)
             if imported and started:
                 self._check(where, id_, on=not off)
-        self._stop()
-        if copy is not None:
+        if copy is not None:  # the last to come goes first: copies do not know of each other
             copy.undo([])
             copy.hooks.remove()
+        self._stop()
         self.found += [
             f"{where}, then undone: {words}" for words in differences(self.before, self._snapshot())[:3]
         ]
