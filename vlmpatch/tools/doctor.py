@@ -14,7 +14,6 @@ import platform
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from vlmpatch import __version__, code, engine, gate, settings
@@ -22,7 +21,7 @@ from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_pat
 from vlmpatch.tools import failures, remote, verified
 from vlmpatch.tools.findings import Finding, ordered, redacted
 from vlmpatch.tools.lint.model import read as read_model
-from vlmpatch.tools.lint.rules import Around, lint
+from vlmpatch.tools.lint.rules import Around, ended, inside, lint
 from vlmpatch.tools.lint.setup import Setup, from_command, from_file
 from vlmpatch.tools.packages import Package, elsewhere, package
 from vlmpatch.tools.page import Page
@@ -81,6 +80,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
     forecasts = {e.id: _with_record(_forecast(e, catalog, chosen), e, known) for e in by_target}
     patches = tuple(forecasts[id_] for id_ in catalog.entries)
+    around = Around(None, known, _armed(catalog, patches), say)
     broken = [*catalog.problems, *failures.read(catalog.path).problems, *gate.ranges(catalog)]
     findings = [
         *_python(packages, say),
@@ -88,8 +88,8 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         *_problems(broken, "D02", "error", say),
         *_problems(chosen.problems, "D03", "warning", say),
         *_copies(packages, say),
-        *_remote(remote.cache(os.environ), catalog, "D06", say),
-        *_launch(catalog, asked, known, patches, say),
+        *_remote(remote.cache(os.environ), around, "D06"),
+        *_launch(asked, around),
     ]
     environment = {name: os.environ[name] for name in sorted(os.environ) if _tells(name)}
     return Findings(packages, patches, tuple(ordered(findings)), environment)
@@ -179,7 +179,8 @@ def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
             yield Finding("D09", "warning", title, f"{found.folder}, {', '.join(found.others)}", "")
 
 
-def _remote(folder: str, catalog: Catalog, kind: str, say: Words) -> Iterator[Finding]:
+def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
+    say = around.say
     titles = {
         "old-format": say(
             "A model's own code has checkpointing in the format from before transformers 4.35."
@@ -189,33 +190,25 @@ def _remote(folder: str, catalog: Catalog, kind: str, say: Words) -> Iterator[Fi
         "writes-into-embeddings": say("A model's own code writes image features into the embeddings."),
         "no-post-init": say("A model's own code never calls post_init(), which transformers 5 needs."),
     }
-    links = {"writes-into-embeddings": "F13", "says-reentrant": "F22", "no-post-init": "D"}
+    failures_ = {"writes-into-embeddings": "F13", "says-reentrant": "F22", "no-post-init": "D"}
     for path in remote.files(folder):
         for trait in remote.traits(path):
-            name = os.path.basename(path).removesuffix(".py")
-            ids = [
-                entry.id
-                for entry in catalog.entries.values()
-                if any(
-                    fnmatchcase(f"transformers_modules.x.{name}", target)
-                    for target in entry.targets
-                    if "*" in target
-                )
-            ]
-            known = say("patches for it: {ids}", ids=", ".join(ids)) if ids else ""
-            link = f"python -m vlmpatch explain {links.get(trait.name, 'F6')}"
-            yield Finding(kind, "note", titles[trait.name], f"{path}:{trait.line}", known, link)
+            if trait.name == "no-post-init" and not inside(around, "transformers", ">=5.0.0.dev0"):
+                continue
+            failure = failures_.get(trait.name, "F6")
+            link = f"python -m vlmpatch explain {failure}"
+            yield Finding(
+                kind, "note", titles[trait.name], f"{path}:{trait.line}", ended(around, failure, ""), link
+            )
 
 
-def _launch(
-    catalog: Catalog, asked: Asked, known: Mapping[str, str | None], patches: tuple[Status, ...], say: Words
-) -> Iterator[Finding]:
-    model = read_model(asked.model) if asked.model else None
+def _launch(asked: Asked, around: Around) -> Iterator[Finding]:
+    say, model = around.say, read_model(asked.model) if asked.model else None
     if isinstance(model, str):
         yield Finding("D07", "error", say("The model cannot be read."), model)
         model = None
     if model and model.remote:
-        yield from _remote(model.folder, catalog, "D08", say)
+        yield from _remote(model.folder, around, "D08")
     setup = Setup()
     if asked.command:
         from_command(asked.command, say("the command"), setup)
@@ -223,7 +216,7 @@ def _launch(
         from_file(asked.ds_config, setup)
         setup.say("deepspeed", asked.ds_config, "--ds-config")
     if asked.command or asked.ds_config or model:
-        yield from lint(setup, Around(model, known, _armed(catalog, patches), say))
+        yield from lint(setup, around._replace(model=model))
 
 
 def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:

@@ -149,7 +149,6 @@ _CHINESE = {
     "not installed here": "当前环境未安装",
     "note": "提示",
     "nothing: vlmpatch ends this ({failure})": "无需改动:vlmpatch 会解决({failure})",
-    "patches for it: {ids}": "对应补丁:{ids}",
     "python -m vlmpatch COMMAND --help says more.": "详见 python -m vlmpatch COMMAND --help。",
     "run a command with vlmpatch active in every Python process below it": (
         "运行一条命令,并在其下每个 Python 进程中启用 vlmpatch"

@@ -56,7 +56,8 @@ def _severity(around: Around, failure: str) -> str:
     return "note" if failure in around.armed else "warning"
 
 
-def _ended(around: Around, failure: str, fix: str) -> str:
+def ended(around: Around, failure: str, fix: str) -> str:
+    """``fix``, unless a patch ends ``failure`` here."""
     return (
         around.say("nothing: vlmpatch ends this ({failure})", failure=failure)
         if failure in around.armed
@@ -82,10 +83,10 @@ def zero3_lora(setup: Setup, around: Around) -> Iterator[Finding]:
     lora, checkpointing = setup.lora, setup.checkpointing
     if setup.stage != 3 or lora is None or setup.reentrant or (checkpointing and checkpointing.off):
         return
-    if not _inside(around, "deepspeed", "<0.19.3.dev0") or not _inside(around, "torch", ">=2.5.0.dev0"):
+    if not inside(around, "deepspeed", "<0.19.3.dev0") or not inside(around, "torch", ">=2.5.0.dev0"):
         return
     title = around.say("LoRA with checkpointing under ZeRO-3 ends in a CheckpointError.")
-    fix = _ended(around, "F4", "pip install 'deepspeed>=0.19.3'")
+    fix = ended(around, "F4", "pip install 'deepspeed>=0.19.3'")
     yield Finding("L02", _severity(around, "F4"), title, _quote(lora), fix, _link("F4"))
 
 
@@ -103,7 +104,7 @@ def slices(setup: Setup, around: Around) -> Iterator[Finding]:
         wanted=wanted,
         size=size,
     )
-    fix = _ended(around, failure, f'"vision_batch_size": {wanted}')
+    fix = ended(around, failure, f'"vision_batch_size": {wanted}')
     yield Finding("L03", _severity(around, failure), title, _quote(most), fix, _link(failure))
 
 
@@ -133,7 +134,7 @@ def mixed_data(setup: Setup, around: Around) -> Iterator[Finding]:
             without=counted.rows - counted.images,
             rows=counted.rows,
         )
-        fix = _ended(around, failure, around.say("give each of them an image; a blank one will do"))
+        fix = ended(around, failure, around.say("give each of them an image; a blank one will do"))
         yield Finding("L05", _severity(around, failure), title, _quote(given), fix, _link(failure))
 
 
@@ -172,7 +173,7 @@ def renamed_flags(setup: Setup, around: Around) -> Iterator[Finding]:
     """Flags that a newer transformers does not know."""
     for old, (new, since) in _RENAMED.items():
         given = setup.said.get(old)
-        if given and _inside(around, "transformers", f">={since}.dev0"):
+        if given and inside(around, "transformers", f">={since}.dev0"):
             title = around.say("--{old} is gone from transformers {since} on.", old=old, since=since)
             fix = f"--{new} {given.value}"
             yield Finding(
@@ -198,10 +199,10 @@ def lost_micro_batches(setup: Setup, around: Around) -> Iterator[Finding]:
         setup.stage == 2
         and given
         and setup.accumulation > 1
-        and _inside(around, "deepspeed", ">=0.17.6.dev0,<0.18.3.dev0")
+        and inside(around, "deepspeed", ">=0.17.6.dev0,<0.18.3.dev0")
     ):
         title = around.say("Only the last micro-batch of each step counts, without an error.")
-        fix = _ended(around, "F18", "pip install 'deepspeed>=0.18.3'")
+        fix = ended(around, "F18", "pip install 'deepspeed>=0.18.3'")
         severity = _severity(around, "F18")
         yield Finding("L11", severity, title, _quote(given), fix, _link("F18"))
 
@@ -210,7 +211,7 @@ def experts(setup: Setup, around: Around) -> Iterator[Finding]:
     """A mixture of experts under ZeRO."""
     if around.model and around.model.experts and setup.stage >= 2:
         title = around.say("Ranks that send tokens to different experts wait for each other.")
-        fix = _ended(around, "F27", "deepspeed.utils.set_z3_leaf_modules(model, [TheSparseBlock])")
+        fix = ended(around, "F27", "deepspeed.utils.set_z3_leaf_modules(model, [TheSparseBlock])")
         yield Finding("L12", _severity(around, "F27"), title, around.model.kind, fix, _link("F27"))
 
 
@@ -223,7 +224,7 @@ def generates(setup: Setup, around: Around) -> Iterator[Finding]:
     local = not ((fast := setup.get("use_vllm")) and fast.on)
     if "grpo" in named and given and given.on and local:
         title = around.say("generate() with checkpointing on loses its KV cache half way.")
-        fix = _ended(around, "F30", "--use_vllm true")
+        fix = ended(around, "F30", "--use_vllm true")
         yield Finding("L13", _severity(around, "F30"), title, _quote(given), fix, _link("F30"))
 
 
@@ -233,7 +234,7 @@ def llamafactory_reentrant(setup: Setup, around: Around) -> Iterator[Finding]:
     if ours and setup.get("use_reentrant_gc") is None and setup.stage != 3:
         failure = "F1" if setup.stage else "F3"
         title = around.say("LLaMA-Factory fills in use_reentrant_gc: true where nothing is said.")
-        fix = _ended(around, failure, "use_reentrant_gc: false")
+        fix = ended(around, failure, "use_reentrant_gc: false")
         yield Finding("L14", _severity(around, failure), title, "", fix, _link(failure))
 
 
@@ -257,7 +258,8 @@ def _quote(given: Said) -> str:
     return printable(f"{given.where}: {given.name} = {given.value[:80]}")
 
 
-def _inside(around: Around, name: str, specifier: str) -> bool:
+def inside(around: Around, name: str, specifier: str) -> bool:
+    """Whether the version of ``name`` that is installed lies in ``specifier``."""
     version = around.installed.get(name)
     if version is None:
         return True  # not known here: the launch may be for another machine
