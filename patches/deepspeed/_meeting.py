@@ -2,9 +2,9 @@
 
 A meeting uses the store that started the job and no collective, so whoever waits can look around. On every
 rank a thread answers, when somebody asks, where that rank's main thread is and how many collectives it has
-started. A rank that is absent from the meeting, has started a collective that those at the meeting have
-not, and does not move, waits for them while they wait for it: that can never end and is said at once. A
-rank that is merely late is waited for.
+started. A rank that is absent from the meeting and waits at another, or that has started a collective those
+at the meeting have not and does not move, waits for them while they wait for it: that can never end and is
+said within seconds. A rank that is merely late is waited for.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ ASKED, PLACE, ENDED = "vlmpatch/asked", "vlmpatch/place", "vlmpatch/ended"
 
 _held: Counter[str] = Counter()
 _answering: list[threading.Thread] = []
+_waiting: list[str] = []  # the meeting this rank waits at
 
 
 class Alone(RuntimeError):
@@ -68,7 +69,11 @@ def meet(patch: Patch, what: str, told: str = "", why: str = "") -> None:
     rank, ranks, store = dist.get_rank(), range(dist.get_world_size()), _store()
     keys = {other: f"vlmpatch/meet/{what}/{_held[what]}/{other}" for other in ranks}
     store.set(keys[rank], told or "-")
-    absent = _wait(patch, what, keys, why)
+    _waiting[:] = [f"{what}/{_held[what]}"]
+    try:
+        absent = _wait(patch, what, keys, why)
+    finally:
+        _waiting.clear()
     if absent:
         raise Alone(absent)
     said = [store.get(keys[other]).decode() for other in ranks]
@@ -107,10 +112,12 @@ def _lost(store: Any, other: int, mine: dict[str, int], seen: list[str]) -> bool
         return False
     seen.append(store.get(f"{PLACE}/{other}").decode())
     answers = [json.loads(text) for text in seen[-STILL:]]
-    still = len(answers) == STILL and len({json.dumps(answer["at"]) for answer in answers}) == 1
+    still = len({json.dumps([answer["at"], answer["waiting"]]) for answer in answers}) == 1
     asked = len({answer["asked"] for answer in answers}) == STILL  # each one an answer of its own
     theirs = answers[-1]["collectives"]
-    return still and asked and any(theirs.get(name, 0) > number for name, number in mine.items())
+    ahead = any(theirs.get(name, 0) > number for name, number in mine.items())
+    elsewhere = all(answer["waiting"] not in ([], _waiting) for answer in answers)
+    return asked and (elsewhere or (still and ahead))
 
 
 def _words(
@@ -167,7 +174,7 @@ def _whereabouts(asked: int) -> dict[str, Any]:
         frame = frame.f_back
     shown = frame or inner
     place = f"is at {shown.f_code.co_filename}:{shown.f_lineno}" if shown else "has no main thread"
-    return {"asked": asked, "at": at, "place": place, "collectives": collectives()}
+    return {"asked": asked, "at": at, "place": place, "waiting": list(_waiting), "collectives": collectives()}
 
 
 def _module(frame: Any) -> Any:

@@ -318,6 +318,218 @@ def resumed(stage: Stage) -> dict[str, Any]:
     return {"differing": differing(values(engine.module), right), "moved": len(moved)}
 
 
+# --- saving ---------------------------------------------------------------------------------------
+
+
+def bert_engine(stage: Stage, adapter: bool = False, **zero: Any) -> Any:
+    """A tiny BERT, with LoRA or whole, trained a step under ZeRO-3."""
+    import deepspeed
+    import peft
+    import torch
+    import transformers
+
+    folder = stage.folder / "base"
+    torch.manual_seed(4)
+    if stage.rank == 0:
+        transformers.BertForSequenceClassification(tiny_bert()).save_pretrained(folder)
+    _met()
+    with stage.zero3(**zero) as config:
+        model = transformers.BertForSequenceClassification.from_pretrained(folder)
+    if adapter:
+        model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query", "value"]))
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config)[0]
+    engine.backward(engine(**bert_batch(stage.rank)).loss)
+    engine.step()
+    return engine
+
+
+def bert_batch(rank: int) -> dict[str, Any]:
+    import torch
+
+    return {"input_ids": torch.tensor([[3, 4, 5, rank]]), "labels": torch.tensor([rank])}
+
+
+def reloaded(folder: Path, adapter: bool, base: Path) -> dict[str, Any]:
+    """What a user gets who loads ``folder`` without ZeRO-3."""
+    import peft
+    import transformers
+
+    known = transformers.BertForSequenceClassification
+    if adapter:
+        return values(peft.PeftModel.from_pretrained(known.from_pretrained(base), folder))
+    return values(known.from_pretrained(folder))
+
+
+def saved(stage: Stage, save: Callable[[Any, Path], None], adapter: bool = False) -> dict[str, Any]:
+    """What ``save`` wrote, loaded again, against what was trained."""
+    engine = bert_engine(stage, adapter)
+    trained = values(engine.module)
+    save(engine, stage.folder / "saved")
+    _met()
+    found = reloaded(stage.folder / "saved", adapter, stage.folder / "base")
+    return {"differing": differing(found, trained), "partitioned": partitioned(engine.module)}
+
+
+@case
+def saved_by_the_script(stage: Stage) -> dict[str, Any]:
+    return saved(stage, lambda engine, out: engine.module.save_pretrained(out))
+
+
+@case
+def saved_by_the_script_saying_who_writes(stage: Stage) -> dict[str, Any]:
+    main = stage.rank == 0
+    return saved(stage, lambda engine, out: engine.module.save_pretrained(out, is_main_process=main))
+
+
+@case
+def saved_on_one_rank(stage: Stage) -> dict[str, Any]:
+    def save(engine: Any, out: Path) -> None:
+        if stage.rank == 0:
+            engine.module.save_pretrained(out)
+
+    return saved(stage, save)
+
+
+@case
+def adapter_saved_by_the_script(stage: Stage) -> dict[str, Any]:
+    return saved(stage, lambda engine, out: engine.module.save_pretrained(out), adapter=True)
+
+
+@case
+def adapter_saved_on_one_rank(stage: Stage) -> dict[str, Any]:
+    def save(engine: Any, out: Path) -> None:
+        if stage.rank == 0:
+            engine.module.save_pretrained(out)
+
+    return saved(stage, save, adapter=True)
+
+
+@case
+def state_dict_saved(stage: Stage) -> dict[str, Any]:
+    """Each of the ways to write it down; ``written`` names the files that came to be."""
+    import safetensors.torch
+    import torch
+
+    engine = bert_engine(stage)
+    plain = engine.module.state_dict()
+    copied = {name: value.cpu().clone() for name, value in plain.items()}
+    ways: dict[str, Callable[[Path], None]] = {
+        "torch.save": lambda path: torch.save(plain, path),
+        "nested": lambda path: torch.save({"model": plain, "epoch": 1}, path),
+        "copied": lambda path: torch.save(copied, path),
+        "prefixed": lambda path: torch.save({f"module.{k}": v for k, v in plain.items()}, path),
+        "model": lambda path: torch.save(engine.module, path),
+        "safetensors": lambda path: safetensors.torch.save_file(copied, path),
+    }
+    written, told = [], {}
+    for name, way in ways.items():
+        path = stage.folder / f"{name}{stage.rank}"
+        try:
+            way(path)
+        except Exception as error:
+            told[name] = str(error)
+        if path.exists():
+            written.append(name)
+    return {"differing": written, "told": told}
+
+
+@case
+def empty_tensors_of_users(stage: Stage) -> dict[str, Any]:
+    """Empty tensors that are meant, gathered state dicts, models on meta: written as ever."""
+    import deepspeed
+    import safetensors.torch
+    import torch
+
+    engine = bert_engine(stage)
+    engine.module.state_dict()
+    wrong = []
+    data = {"boxes": torch.empty(0, 4), "weight": torch.empty(0), "bert.boxes.weight": torch.empty(0)}
+    torch.save({"rows": [data]}, stage.folder / f"data{stage.rank}")
+    safetensors.torch.save_file(data, stage.folder / f"data{stage.rank}.safetensors")
+    module = torch.nn.BatchNorm1d(2)
+    module.register_buffer("none", torch.empty(0))
+    torch.save(module.state_dict(), stage.folder / f"module{stage.rank}")
+    with torch.device("meta"):
+        torch.save(torch.nn.Linear(2, 2).state_dict(), stage.folder / f"meta{stage.rank}")
+    right = values(engine.module)
+    with deepspeed.zero.GatheredParameters(list(engine.module.parameters())):
+        torch.save(engine.module.state_dict(), stage.folder / f"gathered{stage.rank}")
+        engine.module.save_pretrained(stage.folder / f"own{stage.rank}")
+    found = torch.load(stage.folder / f"gathered{stage.rank}", weights_only=True)
+    wrong += [name for name, value in found.items() if not value.float().equal(right[name])]
+    wrong += differing(reloaded(stage.folder / f"own{stage.rank}", False, stage.folder), right)
+    return {"differing": wrong, "partitioned": partitioned(engine.module)}
+
+
+def by_the_trainer(stage: Stage, kind: str, adapter: bool = False, gather: bool = True) -> dict[str, Any]:
+    """HF Trainer; ``kind``: its own ``_save``, one that ignores the state dict, a callback that saves."""
+    import peft
+    import torch
+    import transformers
+
+    class Ignoring(transformers.Trainer):  # type: ignore[misc]
+        def _save(self, output_dir: Any = None, state_dict: Any = None) -> None:
+            self.model.save_pretrained(output_dir)
+
+    class Saving(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+            if kind == "callback" or stage.rank == 0:
+                model.save_pretrained(stage.folder / "saved")
+
+    folder = stage.folder / "base"
+    torch.manual_seed(4)
+    if stage.rank == 0:
+        transformers.BertForSequenceClassification(tiny_bert()).save_pretrained(folder)
+    _met()
+    zero = {**ZERO3["zero_optimization"], "stage3_gather_16bit_weights_on_model_save": gather}
+    arguments = transformers.TrainingArguments(
+        output_dir=str(stage.folder / "out"),
+        per_device_train_batch_size=1,
+        max_steps=1,
+        learning_rate=1e-2,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        deepspeed={**ZERO3, "zero_optimization": zero},
+    )
+    model = transformers.BertForSequenceClassification.from_pretrained(folder)
+    if adapter:
+        lora = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
+        model = peft.get_peft_model(model, lora)
+    data = [{name: row[0] for name, row in bert_batch(number % 2).items()} for number in range(4)]
+    known = Ignoring if kind == "ignoring" else transformers.Trainer
+    callbacks = [Saving()] if kind.startswith("callback") else []
+    trainer = known(model, arguments, train_dataset=data, callbacks=callbacks)
+    trainer.train()
+    trained = values(trainer.model)
+    if not callbacks:
+        trainer.save_model(str(stage.folder / "saved"))
+    _met()
+    if not (adapter or gather):  # DeepSpeed's own checkpoint, and no weights beside it
+        files = sorted(path.name for path in (stage.folder / "saved").iterdir())
+        return {
+            "differing": [name for name in files if name.endswith((".safetensors", ".bin"))],
+            "files": files,
+        }
+    found = reloaded(stage.folder / "saved", adapter, folder)
+    return {"differing": differing(found, trained)}
+
+
+TRAINER = {
+    "trainer": ("own", False, True),
+    "trainer-ignoring": ("ignoring", False, True),
+    "trainer-ignoring-ungathered": ("ignoring", False, False),
+    "trainer-adapter": ("own", True, True),
+    "trainer-adapter-ungathered": ("own", True, False),
+    "trainer-adapter-ignoring": ("ignoring", True, True),
+    "trainer-callback": ("callback", False, True),
+    "trainer-callback-on-one-rank": ("callback on one rank", False, True),
+}
+for _name, (_kind, _adapter, _gather) in TRAINER.items():
+    CASES[_name] = functools.partial(by_the_trainer, kind=_kind, adapter=_adapter, gather=_gather)
+
+
 # --- the runner -----------------------------------------------------------------------------------
 
 

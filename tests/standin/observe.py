@@ -365,7 +365,7 @@ def main() -> None:
     options = parser.parse_args()
     import vlmpatch  # noqa: F401
 
-    vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_save_on_every_rank"))["WAIT"] = PATIENCE
+    vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["WAIT"] = PATIENCE
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
 

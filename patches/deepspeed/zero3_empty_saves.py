@@ -1,0 +1,114 @@
+"""A file that holds empty tensors is found out when it is loaded, after the training is gone.
+
+What the user sees: nothing when ``torch.save(model.state_dict(), …)`` or ``save_file(…)`` writes under
+ZeRO-3, and ``size mismatch … copying a param with shape torch.Size([0]) from checkpoint`` afterwards.
+
+Why: every rank holds a part of each weight and an empty tensor in its place, and that is what
+``state_dict()`` returns.
+
+What is done: the names of the placeholders that ``state_dict()`` hands out are remembered. ``torch.save``
+and safetensors refuse to write an empty tensor under one of these names; the error names it and what to
+call instead. Empty tensors of any other name are written as ever, and DeepSpeed's own checkpoints, which
+say that they are DeepSpeed's, too.
+
+Every DeepSpeed. Upstream: https://github.com/OpenGVLab/InternVL/issues/751
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from ._partitioned import absent, any_absent
+
+DEPTH = 4  # how deep in dicts and lists a state dict may lie
+REFUSED = (
+    "vlmpatch [zero3-empty-saves]: {name} would be written empty: under ZeRO-3 this rank holds a part of "
+    "it only ({shape} in all). Nothing was written. Save with trainer.save_model() or "
+    "model.save_pretrained(folder) on every rank, or gather first, on every rank: with "
+    "deepspeed.zero.GatheredParameters(list(model.parameters())), with the state_dict taken inside. "
+    "More: python -m vlmpatch explain zero3-empty-saves"
+)
+
+
+def look(code: Code) -> str | None:
+    """Parameters must say where they are."""
+    if "ZeroParamStatus" not in code.names:
+        raise Unrecognised(f"{code.module} has no ZeroParamStatus")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Remember placeholders, and refuse them."""
+    torch = importlib.import_module("torch")
+    names: dict[str, Any] = {}
+
+    def collect(
+        original: Callable[..., Any], self: Any, destination: Any, prefix: str, *args: Any, **kwargs: Any
+    ) -> Any:
+        found = original(self, destination, prefix, *args, **kwargs)
+        names.update((prefix + name, p.ds_shape) for name, p in self._parameters.items() if absent(p))
+        return found
+
+    def save(original: Callable[..., Any], what: Any, *args: Any, **kwargs: Any) -> Any:
+        refuse(names, what)
+        return original(what, *args, **kwargs)
+
+    patch.wrap(torch.nn.Module, "_save_to_state_dict", collect)
+    patch.wrap(torch, "save", save)
+    try:
+        safetensors = importlib.import_module("safetensors.torch")
+    except ImportError:
+        return
+    for name in ("_flatten", "_flatten_as_ptr"):
+        if hasattr(safetensors, name):
+            patch.wrap(safetensors, name, save)
+
+
+def refuse(names: Mapping[str, Any], what: Any) -> None:
+    """Raise where ``what`` holds a placeholder.
+
+    Raises:
+        RuntimeError: it names the tensor and what to call instead.
+    """
+    if hasattr(what, "named_parameters"):
+        empty = next((n for n, p in what.named_parameters() if absent(p)), None) if any_absent(what) else None
+        if empty is not None:
+            shape = tuple(dict(what.named_parameters())[empty].ds_shape)
+            raise RuntimeError(REFUSED.format(name=empty, shape=shape))
+    if not names:
+        return
+    for key, value in _tensors(what, DEPTH):
+        known = _placeholder(names, key) if value.numel() == 0 else None
+        if known is not None:
+            raise RuntimeError(REFUSED.format(name=key, shape=tuple(names[known])))
+
+
+def _tensors(what: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Every tensor of a dict, or of dicts in it, with its key."""
+    if depth == 0 or (isinstance(what, Mapping) and "ds_version" in what):
+        return
+    values: Any = what.items() if isinstance(what, Mapping) else ()
+    if isinstance(what, (list, tuple)) and len(what) < 100:
+        values = enumerate(what)
+    for key, value in values:
+        if hasattr(value, "numel") and isinstance(key, str):
+            yield key, value
+        else:
+            yield from _tensors(value, depth - 1)
+
+
+def _placeholder(names: Mapping[str, Any], key: str) -> str | None:
+    """The parameter behind ``key``, whose prefix (``module.``, ``base_model.model.``) may be another."""
+    if key in names:
+        return key
+    shorter = key
+    while "." in shorter:
+        shorter = shorter.partition(".")[2]
+        if shorter in names and "." in shorter:
+            return shorter
+    return next((name for name in names if name.endswith(f".{key}")), None) if "." in key else None

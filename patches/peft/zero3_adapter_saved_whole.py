@@ -1,0 +1,82 @@
+"""An adapter saved under ZeRO-3 holds empty tensors.
+
+What the user sees: nothing while saving. ``adapter_model.safetensors`` holds tensors of size 0, or loading
+it ends in ``size mismatch … torch.Size([0])``.
+
+Why: every rank holds a part of each weight and an empty tensor in its place. The Trainer gathers before it
+saves; ``save_pretrained`` of a PeftModel or ``get_peft_model_state_dict`` called by a script or a callback
+does not.
+
+What is done: where the state dict is left to PEFT, PEFT first chooses what belongs to the adapter; the ranks
+meet, without a collective, and gather that much and no more. Rank 0 writes, or whichever rank says
+``is_main_process=True``. A rank that is alone gets an error within seconds.
+
+Every PEFT. Upstream: https://github.com/huggingface/peft/issues/2450
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from ..deepspeed._meeting import meet
+from ..deepspeed._partitioned import absent, any_absent, rank, whole
+from ..deepspeed._saving import REMEDY, handed_over
+
+STATE = "get_peft_model_state_dict"
+HOLDERS = ("peft.peft_model", "peft.utils", "peft", "peft.mixed_model")  # who has it by name
+
+
+def look(code: Code) -> str | None:
+    """PEFT must choose from a state dict it is given."""
+    if code.module.endswith("peft_model"):
+        if code.function("PeftModel.save_pretrained") is None:
+            raise Unrecognised("PeftModel has no save_pretrained")
+        return None
+    function = code.function(STATE)
+    if function is None or function.parameters[:2] != ("model", "state_dict"):
+        raise Unrecognised(f"{code.module} has no {STATE}(model, state_dict)")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Gather what PEFT has chosen."""
+
+    def chosen(
+        original: Callable[..., Any], model: Any, state_dict: Any = None, *args: Any, **kw: Any
+    ) -> Any:
+        if not state_dict and any_absent(model):
+            gathered = handed_over(model)
+            if gathered is not None:
+                return original(model, gathered, *args, **kw)
+            meet(patch, f"saving the adapter of {type(model).__name__}", why=REMEDY)
+            found = original(model, model.state_dict(keep_vars=True), *args, **kw)
+            return {name: _values(value) for name, value in found.items()}
+        return original(model, state_dict, *args, **kw)
+
+    def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        if any_absent(self) and len(args) < 5:  # is_main_process is the fifth after the folder
+            kwargs.setdefault("is_main_process", rank() == 0)
+        return original(self, *args, **kwargs)
+
+    if module.__name__ == "peft.peft_model":
+        patch.wrap(module.PeftModel, "save_pretrained", save)
+        return
+    before = getattr(module, STATE)
+    patch.wrap(module, STATE, chosen)
+    for holder in map(sys.modules.get, HOLDERS):
+        if getattr(holder, STATE, None) is before:
+            patch.replace(holder, STATE, getattr(module, STATE))
+
+
+def _values(value: Any) -> Any:
+    if not hasattr(value, "detach"):
+        return value
+    if not absent(value):
+        return value.detach()
+    with whole([value], changed=False):
+        return value.detach().cpu().clone()

@@ -1,0 +1,57 @@
+"""``torch.Size([0])`` in what ``save_pretrained`` wrote under ZeRO-3.
+
+What the user sees: nothing while saving. The file holds empty tensors, and loading it ends in ``size
+mismatch … copying a param with shape torch.Size([0]) from checkpoint``; the training is lost.
+
+Why: every rank holds a part of each weight and an empty tensor in its place. The Trainer gathers before it
+saves; ``save_pretrained`` called by a script or a callback does not.
+
+What is done: where the state dict is left to ``save_pretrained``, the ranks meet, without a collective, and
+gather weight by weight; rank 0 keeps and writes them, or whichever rank says ``is_main_process=True``. A
+rank that is alone gets an error within seconds that says where the others are. A state dict that was handed
+in is not touched.
+
+Every transformers. Upstream: https://github.com/OpenGVLab/InternVL/issues/751,
+https://github.com/OpenRLHF/OpenRLHF/issues/839
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from ..deepspeed._meeting import meet
+from ..deepspeed._partitioned import any_absent, rank
+from ..deepspeed._saving import REMEDY, handed_over, whole_state
+
+
+def look(code: Code) -> str | None:
+    """The state dict must be an argument."""
+    save = code.function("PreTrainedModel.save_pretrained")
+    if save is None or not {"state_dict", "is_main_process"} <= set(save.parameters):
+        raise Unrecognised("PreTrainedModel.save_pretrained takes no state_dict and is_main_process")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Hand in a state dict that is whole."""
+
+    def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        said = inspect.signature(original).bind(self, *args, **kwargs)
+        if said.arguments.get("state_dict") is not None or not any_absent(self):
+            return original(self, *args, **kwargs)
+        writes = said.arguments.get("is_main_process", rank() == 0)
+        state = handed_over(self)
+        if state is None:
+            meet(patch, f"save_pretrained of {type(self).__name__}", why=REMEDY)
+            state = whole_state(self, keep=writes)
+        if not writes:
+            return None
+        said.arguments |= {"state_dict": state, "is_main_process": True}
+        return original(*said.args, **said.kwargs)
+
+    patch.wrap(module.PreTrainedModel, "save_pretrained", save)
