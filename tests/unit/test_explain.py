@@ -70,6 +70,8 @@ PREFIXES = [
     "[pod/train-0/main] {}",
     "\x1b[31m{}\x1b[0m",
     "> {}",
+    '{{"log":"{}\\n","stream":"stderr","time":"2025-11-22T10:00:00.123Z"}}',
+    "Nov 22 10:00:00 gpu-node-3 train[1234]: {}",
 ]
 
 

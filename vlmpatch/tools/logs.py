@@ -53,6 +53,7 @@ _PREFIXES = tuple(
         (r"> ?", False),
     )
 )
+_BOXED = '{"log":"'
 _EXCEPTION = re.compile(
     r"\s*(?:(?:\([\w ]{1,20}\)|\[[A-Z]{2,20}\]|(?:E|ERROR|Error)\b:?) ?)?"
     r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired))(?:\([\w.]{1,80}\))?"
@@ -95,6 +96,8 @@ def clean(raw: bytes, at: int) -> Line:
         text = _COLOUR.sub("", text)
     source: list[str] = []
     fresh = False
+    if text.startswith(_BOXED):  # a line of Docker's json-file, as nodes of Kubernetes keep it
+        text = text[len(_BOXED) :].partition('\\n","')[0].partition('","stream":')[0].replace('\\"', '"')
     for _ in range(6):
         for shape, names in _PREFIXES:
             match = shape.match(text)
