@@ -183,8 +183,8 @@ class Journal:
         """Put the changes of ``patch`` on again, where their objects are as we left them."""
         with self._lock:
             for change in [change for change in self._changes if change.patch == patch and not change.on]:
-                change.on = change.deed.alive and change.deed.on()
-                if not change.on:
+                change.on = True  # first: what is interrupted here can be taken off
+                if not (change.deed.alive and change.deed.on()):
                     self._changes.remove(change)
 
     def _put(self, patch: str, value: Value, what: str) -> Change:
