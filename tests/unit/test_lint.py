@@ -130,6 +130,12 @@ def test_a_file_that_is_not_there_or_broken_is_said(tmp_path: Path) -> None:
     assert "L00" in of("llamafactory-cli train a.yaml", tmp_path)
 
 
+def test_files_that_name_each_other_are_read_once(tmp_path: Path) -> None:
+    (tmp_path / "torchrun.sh").write_text("bash torchrun.sh\ntorchrun train.py --config a.yaml\n")
+    (tmp_path / "a.yaml").write_text("config: a.yaml\ngradient_checkpointing: false\n")
+    assert "L08" in of("bash torchrun.sh", tmp_path)
+
+
 def test_a_model_is_read_from_its_configuration_alone(tmp_path: Path) -> None:
     config = {
         "model_type": "qwen3_vl_moe",

@@ -157,6 +157,8 @@ def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
 
 def from_script(path: str, setup: Setup) -> None:
     """Read a shell script: its variables, then the line that launches."""
+    if _read(setup, path):
+        return
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             text = handle.read(1 << 20)
@@ -233,6 +235,7 @@ def _follow(setup: Setup, folder: str, depth: int) -> None:
 
 
 def _read(setup: Setup, path: str) -> bool:
+    """Whether ``path`` has been read before; from now on it has."""
     mark = f"\0{os.path.abspath(path)}"
     known = mark in setup.said
     setup.said.setdefault(mark, Said("", ""))
