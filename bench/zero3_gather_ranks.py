@@ -146,7 +146,7 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
     from vlmpatch_lab.meters import Meter
 
     if run.scenario == "uneven" and run.patched:
-        vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = 3.0
+        vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = 1.5
     model = build(run)
     plain = copy.deepcopy(model) if run.device == "cpu" else None
     switch_checkpointing(run, model)

@@ -22,9 +22,20 @@ class Patch:
 
     def __init__(self, patch_id: str, journal: Journal) -> None:
         self.id = patch_id
-        self.active = True
+        self.pauses = 0  # how often it was switched off: what it counted in between is not all there was
+        self._active = True
         self.settled = True  # not in apply(): what is changed now is changed in the midst of the host's code
         self._journal = journal
+
+    @property
+    def active(self) -> bool:
+        """Whether what it does now is wanted."""
+        return self._active
+
+    @active.setter
+    def active(self, value: bool) -> None:
+        self.pauses += not value
+        self._active = value
 
     def changes(self) -> list[str]:
         """What this patch has changed so far, in words."""

@@ -189,4 +189,7 @@ def _leave(stop: threading.Event, thread: threading.Thread) -> None:
 
 
 def _store() -> Any:
-    return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+    """The job's store, and in it a corner for this attempt: the store outlives a restart by torchrun."""
+    dist = sys.modules["torch.distributed"]
+    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
+    return dist.PrefixStore("/".join(["vlmpatch", *run]), dist.distributed_c10d._get_default_store())

@@ -14,16 +14,18 @@ Upstream: https://github.com/huggingface/transformers/pull/43711
 
 from __future__ import annotations
 
+import contextlib
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import ref
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
 _ENGINE, _METHOD = "DeepSpeedEngine", "_configure_optimizer"
 _SCHEDULER = "LRScheduler"
 _PER_GROUP = ("base_lrs", "lr_lambdas", "_last_lr")
-_schedulers: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()  # by optimizer
+# By id and not by the object: a user's scheduler or optimizer may be unhashable, or equal to another.
+_schedulers: dict[int, ref[Any]] = {}
 
 
 def look(code: Code) -> str | None:
@@ -41,11 +43,12 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Note schedulers as they are made; keep them in step with the groups."""
 
-    def keeping_step(original: Any, self: Any, client_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        kept = [bool(group["params"]) for group in getattr(client_optimizer, "param_groups", ())]
-        result = original(self, client_optimizer, *args, **kwargs)
-        if not all(kept) and len(client_optimizer.param_groups) == sum(kept):
-            for scheduler in _schedulers.get(client_optimizer, ()):
+    def keeping_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        optimizer = args[0] if args else kwargs.get("client_optimizer")
+        kept = [bool(group["params"]) for group in getattr(optimizer, "param_groups", ())]
+        result = original(self, *args, **kwargs)
+        if not all(kept) and optimizer is not None and len(optimizer.param_groups) == sum(kept):
+            for scheduler in _of(optimizer):
                 _forget(patch, scheduler, kept)
         return result
 
@@ -55,9 +58,16 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(getattr(module, _SCHEDULER), "__init__", _noted)
 
 
-def _noted(original: Any, self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    original(self, optimizer, *args, **kwargs)
-    _schedulers.setdefault(optimizer, WeakSet()).add(self)
+def _noted(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    key = id(self)
+    with contextlib.suppress(TypeError):  # takes no weak reference
+        _schedulers[key] = ref(self, lambda _gone: _schedulers.pop(key, None))
+
+
+def _of(optimizer: Any) -> list[Any]:
+    found = [reference() for reference in list(_schedulers.values())]
+    return [scheduler for scheduler in found if getattr(scheduler, "optimizer", None) is optimizer]
 
 
 def _forget(patch: Patch, scheduler: Any, kept: list[bool]) -> None:

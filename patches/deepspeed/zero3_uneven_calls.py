@@ -7,14 +7,13 @@ slices.
 Why: every module call gathers its parameters, and a gather takes every rank. Once one rank calls a
 module another does not, they wait in different gathers.
 
-What is done: nothing in a step but to remember which gather this is. A thread looks now and then; when a
-rank has started no gather for a minute while a forward or backward is running, it leaves its last gathers
-in the store that started the job. Once every rank has, they are compared. Where they part, the ranks are
-deadlocked for certain: the error says which rank gathers what, and what to change, and ends the process,
-as NCCL's own watchdog would have. Ranks that merely are slow agree, and nothing happens.
-
-What a model can do about it: call its vision tower on every rank, on a dummy image where a batch has none
-(MiniCPM-V, InternVL and ms-swift's templates for Qwen-VL do), and the same number of times on each.
+What is done: nothing in a step but to remember which gather this is. A thread looks now and then; when
+every rank of a group has started no gather for a minute, they are compared over the store that started
+the job, without a collective. Where they part, the ranks are deadlocked for certain: the error says which
+module ran how often on which rank and what to change, and ends the process, as NCCL's own watchdog would
+have. It does so only when every rank has said, at another look, that it still stands where it stood. A
+rank that is late, stops at a breakpoint, writes a checkpoint for an hour, or belongs to a run before, is
+waited for.
 
 Every DeepSpeed. Upstream: https://github.com/OpenBMB/MiniCPM-V/issues/644,
 https://github.com/modelscope/ms-swift/issues/3213, https://github.com/modelscope/ms-swift/issues/9655
@@ -22,27 +21,28 @@ https://github.com/modelscope/ms-swift/issues/3213, https://github.com/modelscop
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
+from ._standstill import Stand
+
 GATHER = "_PartitionedParameterCoordinator__all_gather_params"
 STILL = 60.0  # seconds without a gather before a rank tells the others where it is
-KEPT = 4000  # gathers a rank remembers; ranks that part do so within one step
 PARTED = (
     "vlmpatch [zero3-uneven-calls]: the ranks wait for each other in different gathers and can never go on. "
-    "Gather {number} of this run is {told}. Under ZeRO-3 every rank has to call every module, the same "
-    "number of times: a batch without an image must still run the vision tower, on a dummy image whose "
-    "result is multiplied by 0, and image slices must be padded to the same number of calls; or sort the "
-    "data so that all ranks see images together; or use ZeRO-2. "
+    "{told}. Under ZeRO-3 every rank has to call every module, the same number of times. For the models "
+    "vlmpatch knows, batches-without-images and minicpmv-slice-groups see to that (python -m vlmpatch doctor "
+    "says whether they are needed and active here). In another model, run the module equally often on every "
+    "rank: where a batch has nothing for it, on a dummy input whose result is multiplied by 0. "
     "More: python -m vlmpatch explain zero3-uneven-calls"
 )
 
@@ -57,80 +57,95 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Remember gathers, and watch."""
-    watch = Watch(patch)
+    watch = Watch(patch, module.ZeroParamStatus.NOT_AVAILABLE)
+
+    def born(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+        watch.known.add(self)
+        original(self, *args, **kwargs)
 
     def gather(original: Callable[..., Any], self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.note(params)
+        watch.note(self, params)
         return original(self, params, *args, **kwargs)
 
+    patch.wrap(module.PartitionedParameterCoordinator, "__init__", born)
     patch.wrap(module.PartitionedParameterCoordinator, GATHER, gather)
 
 
 class Watch:
-    """What this rank has gathered, and a thread that compares it with the others' when all stand still."""
+    """What this rank has gathered in each process group, and a thread that looks at it."""
 
-    def __init__(self, patch: Patch) -> None:
+    def __init__(self, patch: Patch, not_available: Any) -> None:
         self.patch = patch
-        self.number = 0
-        self.at = time.monotonic()
-        self.last: deque[int] = deque(maxlen=KEPT)
-        self.names: dict[int, str] = {}
-        self.comparable = True  # no parameter is partitioned over a part of the ranks only
+        self.not_available = not_available
+        self.known: WeakSet[Any] = WeakSet()  # coordinators of which every gather was seen
+        self.stands: WeakKeyDictionary[Any, Stand | None] = WeakKeyDictionary()  # by process group
+        self.pauses = patch.pauses
         self.thread: threading.Thread | None = None
 
-    def note(self, params: Any) -> None:
-        """This rank is about to gather ``params``."""
-        self.number += 1
-        self.at = time.monotonic()
-        first = min(params, key=_id)
-        self.last.append(first.ds_id)
-        if first.ds_id not in self.names:
-            self.names[first.ds_id] = _name(first)
-            self.comparable = self.comparable and _on_every_rank(first)
+    def note(self, coordinator: Any, params: Any) -> None:
+        """``coordinator`` is about to gather those of ``params`` that are not there."""
+        first = min((p for p in params if p.ds_status is self.not_available), key=_id, default=None)
+        if first is None:
+            return
+        stand = self._stand(first.ds_process_group)
+        if stand is None:
+            return
+        stand.note(first.ds_id)
+        if first.ds_id not in stand.names:
+            stand.names[first.ds_id] = _name(first)
+        if coordinator not in self.known:
+            stand.whole = False
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, name="vlmpatch-zero3", daemon=True)
             self.thread.start()
 
+    def _stand(self, group: Any) -> Stand | None:
+        if group not in self.stands:
+            self.stands[group] = _new_stand(group)
+        return self.stands[group]
+
     def _run(self) -> None:
-        told = 0
-        while self.patch.active and self.comparable:
+        while self.patch.active:
             time.sleep(STILL / 4)
-            if time.monotonic() - self.at < STILL:
-                continue
-            if told != self.number:
-                told = self.number
-                self._tell()
-            if message := self._compare():
-                print(message, file=sys.stderr, flush=True)
-                time.sleep(STILL / 2)  # so that every rank's own look finds what this one found
-                os._exit(1)
+            for group, stand in list(self.stands.items()):
+                if stand is not None:
+                    self._look(group, stand)
+        self.thread = None
 
-    def _tell(self) -> None:
-        dist = sys.modules["torch.distributed"]
-        known = self.number - len(self.last)
-        report = {"from": known, "ids": list(self.last), "names": {i: self.names[i] for i in set(self.last)}}
-        _store().set(f"vlmpatch/gathers/{dist.get_rank()}", json.dumps(report))
+    def _look(self, group: Any, stand: Stand) -> None:
+        """Nothing that goes wrong here may show: the group may be destroyed, the store be gone."""
+        stand.whole = stand.whole and self.pauses == self.patch.pauses
+        try:
+            sys.modules["torch.distributed"].get_rank(group)
+            kind, words = stand.look(time.monotonic())
+        except Exception:
+            self.stands[group] = None
+            return
+        if kind == "warn":
+            self.patch.warn(words, words)
+        elif kind == "end":
+            self._end(stand, words)
 
-    def _compare(self) -> str | None:
-        dist = sys.modules["torch.distributed"]
-        keys = [f"vlmpatch/gathers/{rank}" for rank in range(dist.get_world_size())]
-        store = _store()
-        if not store.check(keys):
-            return None
-        return parting([json.loads(store.get(key)) for key in keys])
+    def _end(self, stand: Stand, words: str) -> None:
+        """The others' next look tells them as well; whoever has moved meanwhile lives on."""
+        number = stand.last[-1].number
+        time.sleep(STILL / 4)
+        if self.patch.active and stand.last[-1].number == number:
+            print(words, file=sys.stderr, flush=True)
+            os._exit(1)
 
 
-def parting(reports: Sequence[dict[str, Any]]) -> str | None:
-    """Where the ranks' gathers differ, in words; None while one is only ahead of another."""
-    start = max(report["from"] for report in reports)
-    end = min(report["from"] + len(report["ids"]) for report in reports)
-    for number in range(start, end):
-        here = [report["ids"][number - report["from"]] for report in reports]
-        if len(set(here)) > 1:
-            names = [report["names"][str(i)] for report, i in zip(reports, here, strict=True)]
-            told = ", ".join(f"{name} on rank {rank}" for rank, name in enumerate(names[:8]))
-            return PARTED.format(number=number + 1, told=told)
-    return None
+def _new_stand(group: Any) -> Stand | None:
+    """What this rank does in ``group``; None where it is alone in it."""
+    dist = sys.modules["torch.distributed"]
+    ranks = dist.get_process_group_ranks(group)
+    if len(ranks) == 1:
+        return None
+    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
+    here = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
+    store = dist.distributed_c10d._get_default_store()
+    prefix = "/".join(["vlmpatch/gathers", *run, here])
+    return Stand(store, prefix, ranks, dist.get_rank(group), STILL, lambda told: PARTED.format(told=told))
 
 
 def _id(param: Any) -> int:
@@ -143,13 +158,3 @@ def _name(param: Any) -> str:
 
     name = str(debug_param2name(param))
     return name if name != "unknown" else f"parameter {param.ds_id} of shape {tuple(param.ds_shape)}"
-
-
-def _on_every_rank(param: Any) -> bool:
-    dist = sys.modules["torch.distributed"]
-    everyone: int = dist.get_world_size()
-    return everyone > 1 and dist.get_world_size(param.ds_process_group) == everyone
-
-
-def _store() -> Any:
-    return sys.modules["torch.distributed"].distributed_c10d._get_default_store()

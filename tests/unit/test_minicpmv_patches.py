@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import gc
 import importlib
 import os
 import sys
@@ -270,6 +271,44 @@ def test_a_dropped_group_is_forgotten_by_its_scheduler_only() -> None:
     DeepSpeedEngine()._configure_optimizer(optimizer, None)
     assert scheduler.base_lrs == [2.0]
     assert bystander.base_lrs == [1.0, 2.0]
+
+
+class Unhashable:
+    """Equal to everything, as numpy-like classes are, and therefore without a hash."""
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("not comparable")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_schedulers_and_optimizers_need_no_hash() -> None:
+    class LRScheduler(Unhashable):
+        def __init__(self, optimizer: Any) -> None:
+            self.optimizer = optimizer
+            self.base_lrs = [1.0, 2.0]
+
+    class DeepSpeedEngine:
+        def _configure_optimizer(self, client_optimizer: Any, model_parameters: Any) -> None:
+            groups = client_optimizer.param_groups
+            groups[:] = [group for group in groups if group["params"]]
+
+    class Optimizer(Unhashable):
+        def __init__(self) -> None:
+            self.param_groups = [{"params": []}, {"params": [1]}]
+
+    patches = patch_file("deepspeed_dropped_group")
+    patches.apply(handle(), SimpleNamespace(LRScheduler=LRScheduler))
+    patches.apply(handle(), SimpleNamespace(DeepSpeedEngine=DeepSpeedEngine))
+    optimizer, bystander = Optimizer(), LRScheduler(Optimizer())
+    scheduler = LRScheduler(optimizer=optimizer)
+    noted = len(patches._schedulers)
+    DeepSpeedEngine()._configure_optimizer(client_optimizer=optimizer, model_parameters=None)
+    assert scheduler.base_lrs == [2.0]
+    assert bystander.base_lrs == [1.0, 2.0]
+    del scheduler, bystander
+    gc.collect()
+    assert len(patches._schedulers) == noted - 2
 
 
 def test_an_automatic_warmup_of_zero_becomes_one() -> None:

@@ -1,0 +1,271 @@
+"""Do the ranks of a group stand still for ever? Found out over the store, without a collective.
+
+A rank that stands still gives *beats*: at each look a word under a key of its own, with a number that grows
+and a nonce of this process. What a run before has left in the store gives no beats, so nobody is taken for
+a rank of this one. One of the ranks that stand still reads the others' beats, the *reader*; the rest look
+at two keys, so that a look costs each rank the same however many there are.
+
+Nothing is concluded before every rank of the group has stood still through two of the reader's looks.
+Where their gathers then differ, each is asked for its last ones; where those part, each is asked whether
+it still stands where it stood; only when every one has said so are they told that it is over, and that
+word must stand for some looks: a rank that moves takes back what it said, and the reader its word.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+KEPT = 4000  # gathers a rank remembers; ranks that part do so within one step
+AHEAD = 100  # gathers a rank may have started after the one it waits in
+SURE = 4  # looks for which the word that it is over must stand
+LONG = 5  # times as long as ranks must stand still, before one is told that it is waited for
+_MASK = (1 << 61) - 1
+
+
+class Gather(NamedTuple):
+    """One gather: its number in this process and group, the parameter, a digest of it and all before it."""
+
+    number: int
+    id: int
+    digest: int
+
+
+class Beat(NamedTuple):
+    """What a rank says at a look."""
+
+    nonce: str
+    looks: int
+    number: int
+    digest: int
+    whole: int  # it has seen every gather of its group
+    agreed: str  # the case it has looked into again
+
+    @classmethod
+    def read(cls, text: bytes) -> Beat:
+        """From the store."""
+        nonce, looks, number, digest, whole, agreed = text.decode().split(" ")
+        return cls(nonce, int(looks), int(number), int(digest), int(whole), agreed)
+
+    def goes_on(self, before: Beat) -> bool:
+        """Whether this rank has looked since ``before``, and has not moved."""
+        return self[:1] == before[:1] and self[2:5] == before[2:5] and self.looks > before.looks
+
+
+class Stand:
+    """Where one rank of one group stands.
+
+    Args:
+        store: a ``torch.distributed`` store, or what has its ``set``, ``get``, ``check``, ``multi_get``
+            and ``compare_set``.
+        prefix: begins every key: this incarnation of the job, this group.
+        ranks: the group's ranks, as the world counts them.
+        place: of this rank among them.
+        still: seconds without a gather after which a rank stands still.
+        words: makes the message for ranks that have parted, from where they did.
+    """
+
+    def __init__(
+        self,
+        store: Any,
+        prefix: str,
+        ranks: Sequence[int],
+        place: int,
+        still: float,
+        words: Callable[[str], str],
+    ) -> None:
+        self.store, self.prefix, self.ranks, self.place = store, prefix, list(ranks), place
+        self.still, self.words = still, words
+        self.nonce = uuid.uuid4().hex[:12]
+        self.last: deque[Gather] = deque([Gather(0, -1, 0)], maxlen=KEPT)
+        self.names: dict[int, str] = {}
+        self.whole = True
+        self._at, self._since, self._looks = 0, 0.0, 0
+        self._agreed, self._ends, self._claim = "-", 0, b""
+        self._reader = Reader(self)
+
+    def note(self, id_: int) -> None:
+        """A gather that begins with parameter ``id_`` is about to start."""
+        number, _, digest = self.last[-1]
+        # One append, so that whoever reads the list finds number and parameter together.
+        self.last.append(Gather(number + 1, id_, (digest * 1_000_003 ^ id_ + 1) & _MASK))
+
+    def look(self, now: float) -> tuple[str, str]:
+        """What is to be done: nothing, ``("warn", words)`` or ``("end", words)``."""
+        here = self.last[-1]
+        if here.number != self._at:
+            if self._agreed != "-":
+                self._beat(here, "-")
+            self._at, self._since, self._agreed, self._ends = here.number, now, "-", 0
+            return "", ""
+        if now - self._since < self.still:
+            return "", ""
+        self._looks += 1
+        self._beat(here, self._agreed)
+        done = self._heed(here)
+        if self._reads():
+            self._reader.look(now - self._since)
+        return done
+
+    def _beat(self, here: Gather, agreed: str) -> None:
+        beat = (self.nonce, self._looks, here.number, here.digest, int(self.whole), agreed)
+        self.store.set(self.key("beat", self.place), " ".join(map(str, beat)))
+
+    def key(self, what: str, place: int) -> str:
+        """The store's key for what concerns the rank at ``place``."""
+        return f"{self.prefix}/{what}/{place}"
+
+    def found(self, key: str) -> bytes:
+        """What the store has under ``key``, or nothing."""
+        return bytes(self.store.get(key)) if self.store.check([key]) else b""
+
+    def _heed(self, here: Gather) -> tuple[str, str]:
+        """Do what the reader has asked this rank, of this process, standing here."""
+        text = self.found(self.key("word", self.place))
+        word = json.loads(text) if text else {}
+        if (word.get("nonce"), word.get("number")) != (self.nonce, here.number):
+            return "", ""
+        if word["kind"] == "tell":
+            self.store.set(self.key("report", self.place), json.dumps(self.report()))
+        elif word["kind"] == "parted":
+            self._agreed = word["case"]
+        elif word["kind"] == "warn":
+            return "warn", word["text"]
+        over = word["kind"] == "end" and word["case"] == self._agreed != "-"
+        self._ends = self._ends + 1 if over else 0
+        return ("end", word["text"]) if self._ends >= SURE else ("", "")
+
+    def report(self) -> dict[str, Any]:
+        """The last gathers, and what their parameters are called."""
+        last = [gather for gather in self.last.copy() if gather.number]
+        ids = [gather.id for gather in last]
+        names = {str(id_): self.names.get(id_, f"parameter {id_}") for id_ in set(ids)}
+        return {"nonce": self.nonce, "from": last[0].number - 1 if last else 0, "ids": ids, "names": names}
+
+    def _reads(self) -> bool:
+        """Whether this rank is the reader: nobody but itself has renewed the mark since its last look."""
+        key = f"{self.prefix}/reader"
+        claim = self.found(key)
+        if claim != self._claim:
+            self._claim = claim
+            return False
+        mine = f"{self.nonce} {self._looks}".encode()
+        self._claim = bytes(self.store.compare_set(key, claim.decode(), mine.decode()))
+        return self._claim == mine
+
+
+class Reader:
+    """What the reader of a group remembers from look to look."""
+
+    def __init__(self, stand: Stand) -> None:
+        self.stand = stand
+        self.places = range(len(stand.ranks))
+        self.before: list[Beat] | None = None
+        self.stage = self.case = self.text = ""
+
+    def look(self, waited: float) -> None:
+        """Read every beat, and say the next word where all ranks stand still and not in one place."""
+        beats = self._stood_still()
+        if beats is None or len({(beat.number, beat.digest) for beat in beats}) == 1:
+            return
+        if self.stage == "":
+            self._say("tell", beats)
+        elif self.stage == "tell":
+            self._compare(beats, waited)
+        elif self.stage == "parted" and all(beat.agreed == self.case for beat in beats):
+            self._say("end", beats)
+
+    def _stood_still(self) -> list[Beat] | None:
+        """All beats, when each has gone on since the ones before and nobody has moved."""
+        keys = [self.stand.key("beat", place) for place in self.places]
+        if not self.stand.store.check(keys):
+            return None
+        beats = [Beat.read(bytes(text)) for text in self.stand.store.multi_get(keys)]
+        if self.before is None or any(
+            (beat.nonce, beat.number) != (then.nonce, then.number)
+            for beat, then in zip(beats, self.before, strict=True)
+        ):
+            if self.stage in ("parted", "end"):
+                self._say("calm", beats)
+            self.before, self.stage = beats, ""
+            return None
+        if not all(beat.goes_on(then) for beat, then in zip(beats, self.before, strict=True)):
+            return None  # somebody has not looked since: the ones before stay the measure
+        self.before = beats
+        return beats
+
+    def _compare(self, beats: list[Beat], waited: float) -> None:
+        keys = [self.stand.key("report", place) for place in self.places]
+        if not self.stand.store.check(keys):
+            return
+        reports = [json.loads(bytes(text)) for text in self.stand.store.multi_get(keys)]
+        if [report["nonce"] for report in reports] != [beat.nonce for beat in beats]:
+            return
+        parted = parting(reports)
+        if parted is None:
+            if waited > LONG * self.stand.still:
+                self.text = waiting(reports, self.stand.ranks)
+                self._say("warn", beats)
+            return
+        self.case, self.text = uuid.uuid4().hex, self.stand.words(told(reports, self.stand.ranks, parted))
+        fatal = all(beat.whole and beat.number - parted <= AHEAD for beat in beats)
+        self._say("parted" if fatal else "warn", beats)
+
+    def _say(self, kind: str, beats: list[Beat]) -> None:
+        self.stage = kind
+        for place, beat in enumerate(beats):
+            word = {"kind": kind, "nonce": beat.nonce, "number": beat.number}
+            word |= {"case": self.case, "text": self.text}
+            self.stand.store.set(self.stand.key("word", place), json.dumps(word))
+
+
+def parting(reports: Sequence[dict[str, Any]]) -> int | None:
+    """How many gathers the ranks have in common, or None while one is only ahead of another."""
+    start = max(report["from"] for report in reports)
+    end = min(report["from"] + len(report["ids"]) for report in reports)
+    for number in range(start, end):
+        if len({report["ids"][number - report["from"]] for report in reports}) > 1:
+            return number
+    return None
+
+
+def told(reports: Sequence[dict[str, Any]], ranks: Sequence[int], number: int) -> str:
+    """Where the ranks part and how often each has run what, in words."""
+    here = [report["ids"][number - report["from"]] for report in reports]
+    names = {id_: report["names"][str(id_)] for report, id_ in zip(reports, here, strict=True)}
+    at = _by_rank({rank: names[id_] for rank, id_ in zip(ranks, here, strict=True)})
+    counts = [Counter(report["ids"]) for report in reports]
+    times = [
+        f"{name}: "
+        + _by_rank({rank: f"{count[id_]} times" for rank, count in zip(ranks, counts, strict=True)})
+        for id_, name in sorted(names.items())
+    ]
+    return f"Gather {number + 1} of this run is {at}. Gathered so far: {'; '.join(times[:4])}"
+
+
+def waiting(reports: Sequence[dict[str, Any]], ranks: Sequence[int]) -> str:
+    """Who waits for whom, in words."""
+    numbers = [report["from"] + len(report["ids"]) for report in reports]
+    behind = [rank for rank, number in zip(ranks, numbers, strict=True) if number == min(numbers)]
+    most = reports[numbers.index(max(numbers))]
+    name = (
+        most["names"][str(most["ids"][min(numbers) - most["from"]])] if most["from"] <= min(numbers) else ""
+    )
+    return f"{named(behind)} did not come to gather {min(numbers) + 1} ({name}) for long; the others wait."
+
+
+def _by_rank(values: dict[int, str]) -> str:
+    """``x on rank 0, y on ranks 1 and 2``."""
+    ranks: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return ", ".join(f"{value} on {named(found)}" for value, found in ranks.items())
+
+
+def named(ranks: list[int]) -> str:
+    """``rank 3``, ``ranks 0, 1 and 40 more``."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

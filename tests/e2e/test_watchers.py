@@ -1,0 +1,82 @@
+"""The ZeRO-3 watchers on real ranks: a job that can never go on is ended, every other one is left alone.
+
+What follows from any number of ranks without processes is in ``tests/unit/test_standstill.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.lab import envs, launch
+from tests.lab.launch import Finished
+
+STACK = "tf457-ds0182"
+OTHERS = ("tf445-ds0154", "tf523-ds0198")
+HEALTHY = (
+    *("breakpoint_on_one_rank", "evaluation_on_one_rank", "long_checkpoint", "two_engines"),
+    "switched_off_on_one_rank",
+)
+Jobs = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
+    """For a stack and scenarios: how a torchrun job ended that went through them."""
+
+    @functools.cache
+    def run(stack: str, *scenarios: str, world: int = 2, restarts: int = 0) -> Finished:
+        found = envs.read_stacks()[stack]
+        launch.warm_up(found)
+        command = ["torchrun", "--nproc_per_node", str(world), "--max-restarts", str(restarts)]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--monitor-interval", "0.5"]
+        env = {"WATCHED_OUT": str(tmp_path_factory.mktemp("saved")), "VLMPATCH_STRICT": "1"}
+        return launch.run(found, [*command, "-m", "tests.lab.watched", *scenarios], limit=240, env=env)
+
+    return run
+
+
+def check_left_alone(job: Finished, scenarios: tuple[str, ...], world: int) -> None:
+    assert job.rc == 0, str(job)
+    for rank in range(world):
+        for scenario in scenarios:
+            assert f"[{rank}] {scenario} is over" in job.output, str(job)
+        assert f"[{rank}] ends" in job.output, str(job)
+    assert "Traceback" not in job.output, str(job)
+    assert "can never go on" not in job.output, str(job)
+
+
+def check_restarted(job: Finished) -> None:
+    """The first attempt is ended with the modules' names; the second is not measured by what it has left."""
+    assert job.rc == 0, str(job)
+    assert "[0] attempt 1" in job.output, str(job)
+    assert "[0] ends" in job.output, str(job)
+    ended = [line for line in job.output.splitlines() if "can never go on" in line]
+    assert ended, str(job)
+    assert re.search(
+        r"Gather \d+ of this run is layers\.\d\.\w+ on rank 0, layers\.\d\.\w+ on rank 1", ended[0]
+    )
+    assert len(ended) <= 2, str(job)  # one a rank, and none in the second attempt
+
+
+def test_whoever_is_late_is_waited_for(jobs: Jobs) -> None:
+    check_left_alone(jobs(STACK, *HEALTHY), HEALTHY, world=2)
+
+
+def test_a_deadlock_ends_and_a_restart_begins_anew(jobs: Jobs) -> None:
+    check_restarted(jobs(STACK, "restarted", restarts=1))
+
+
+@pytest.mark.slow
+def test_engines_of_parts_of_the_world(jobs: Jobs) -> None:
+    check_left_alone(jobs(STACK, "two_engines", world=4), ("two_engines",), world=4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", OTHERS)
+def test_the_same_on_other_stacks(stack: str, jobs: Jobs) -> None:
+    check_left_alone(jobs(stack, *HEALTHY), HEALTHY, world=2)
+    check_restarted(jobs(stack, "restarted", restarts=1))

@@ -1,0 +1,208 @@
+"""One rank of a ZeRO-3 job in which ranks stand still for good and for bad reasons; started by torchrun.
+
+    torchrun … -m tests.lab.watched SCENARIO …
+
+vlmpatch is imported first. ``SECONDS`` stand for the minutes of a real job.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from typing import Any
+
+import vlmpatch
+
+STILL = 1.0
+SECONDS = 12 * STILL  # longer than it takes to find ranks that have parted, and to end them
+
+
+def main() -> None:
+    import deepspeed
+    import torch.distributed as dist
+
+    from bench.zero3_gather_ranks import wait_for_every_collective
+
+    vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = STILL
+    scenarios = sys.argv[1:]
+    wait_for_every_collective(like_nccl=scenarios == ["restarted"])
+    deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
+    rank = dist.get_rank()
+    for name in scenarios:
+        SCENARIOS[name](rank)
+        dist.barrier()
+        say(f"{name} is over")
+    dist.destroy_process_group()
+    time.sleep(2 * STILL)  # the watcher looks once more, at a group that is gone
+    say("ends")
+
+
+def say(words: str) -> None:
+    print(f"[{os.environ['RANK']}] {words}", flush=True)
+
+
+def engine(group: Any = None) -> Any:
+    import deepspeed
+    import torch
+
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x: Any, leave_out: int = -1) -> Any:
+            for number, layer in enumerate(self.layers):
+                x = x if number == leave_out else layer(x)
+            return x.square().mean()
+
+    torch.manual_seed(0)
+    nothing = {"max_live_parameters": 0, "prefetch_bucket_size": 0, "param_persistence_threshold": 0}
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 3, **{f"stage3_{name}": value for name, value in nothing.items()}},
+        "zero_force_ds_cpu_optimizer": False,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
+        "steps_per_print": 1_000_000,
+    }
+    net = Net()
+    more = {} if group is None else {"mpu": Part(group)}
+    return deepspeed.initialize(model=net, model_parameters=list(net.parameters()), config=config, **more)[0]
+
+
+class Part:
+    """A part of the world to train in, as Megatron describes it."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+
+    def get_data_parallel_group(self) -> Any:
+        return self.group
+
+    def get_data_parallel_rank(self) -> int:
+        import torch.distributed as dist
+
+        return int(dist.get_rank(self.group))
+
+    def get_data_parallel_world_size(self) -> int:
+        import torch.distributed as dist
+
+        return int(dist.get_world_size(self.group))
+
+    def get_model_parallel_group(self) -> Any:
+        import torch.distributed as dist
+
+        groups = [dist.new_group([rank]) for rank in range(dist.get_world_size())]
+        return groups[dist.get_rank()]
+
+    def get_model_parallel_rank(self) -> int:
+        return 0
+
+    def get_model_parallel_world_size(self) -> int:
+        return 1
+
+    get_slice_parallel_rank = get_model_parallel_rank
+    get_slice_parallel_world_size = get_model_parallel_world_size
+
+
+def steps(trained: Any, number: int = 2, leave_out: int = -1) -> None:
+    import torch
+
+    for _ in range(number):
+        trained.backward(trained(torch.ones(1, 8), leave_out))
+        trained.step()
+
+
+def breakpoint_on_one_rank(rank: int) -> None:
+    trained = engine()
+    steps(trained)
+    if rank == 1:
+        time.sleep(SECONDS)  # pdb waits for its user
+    steps(trained)
+
+
+def evaluation_on_one_rank(rank: int) -> None:
+    """Of a copy that is not partitioned, while the others go on into the next step."""
+    import torch
+
+    trained = engine()
+    steps(trained)
+    if rank == 0:
+        copy = torch.nn.Linear(8, 8)
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            copy(torch.ones(1, 8))
+            time.sleep(0.05)
+    steps(trained)
+
+
+def long_checkpoint(rank: int) -> None:
+    """Every rank begins to save; one writes for long."""
+    trained = engine()
+    steps(trained)
+    save, trained._save_zero_checkpoint = trained._save_zero_checkpoint, lambda *_args: None
+
+    def slowly(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(SECONDS if rank == 0 else 0)
+        return save(*args, **kwargs)
+
+    trained._save_zero_checkpoint = slowly
+    trained.save_checkpoint(os.environ["WATCHED_OUT"])
+    steps(trained)
+
+
+def two_engines(rank: int) -> None:
+    """One of the world, and two of a part of it each, which are used differently often."""
+    import torch.distributed as dist
+
+    whole = engine()
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])] if dist.get_world_size() == 4 else [None]
+    part = engine(groups[rank // 2]) if groups[0] is not None else engine()
+    for number in range(2):
+        steps(part, 1 + (rank // 2) * number)
+        if rank == 1:
+            time.sleep(SECONDS / 2)
+        steps(whole, 1)
+
+
+def switched_off_on_one_rank(rank: int) -> None:
+    """Gathers that one rank has not counted, then a long pause of all."""
+    trained = engine()
+    steps(trained)
+    if rank == 1:
+        with vlmpatch.disabled("zero3-uneven-calls"):
+            steps(trained)
+    else:
+        steps(trained)
+    steps(trained, 1)
+    time.sleep(SECONDS)
+    steps(trained)
+
+
+def restarted(rank: int) -> None:
+    """The first time ranks part; the second time one of them stands still for long."""
+    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+    say(f"attempt {attempt}")
+    trained = engine()
+    if attempt == "0":
+        steps(trained, 1, leave_out=rank)
+    steps(trained)
+    time.sleep(SECONDS if rank == 1 else 0.0)
+    steps(trained)
+
+
+SCENARIOS = {
+    scenario.__name__: scenario
+    for scenario in (
+        breakpoint_on_one_rank,
+        evaluation_on_one_rank,
+        long_checkpoint,
+        two_engines,
+        switched_off_on_one_rank,
+        restarted,
+    )
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""SECURITY.md, line by line."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vlmpatch import catalog, settings
+from vlmpatch.tools import record
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+SOURCES = [path for folder in ("vlmpatch", "patches") for path in sorted((ROOT / folder).rglob("*.py"))]
+BAIT = "import sys; print('BAIT ' + __name__); sys.exit(99)\n"
+standstill: Any = importlib.import_module("vlmpatch.patches.deepspeed._standstill")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with the wheel in it; its interpreter."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "uv", "build", "--wheel", "--no-build-isolation", "-o", folder, ROOT)
+    (wheel,) = folder.glob("*.whl")
+    run(sys.executable, "-m", "uv", "venv", "--python", sys.executable, folder / "env")
+    python = folder / "env" / "bin" / "python"
+    run(sys.executable, "-m", "uv", "pip", "install", "--python", python, wheel)
+    return python
+
+
+def run(*words: str | Path, cwd: Path | None = None, **env: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VLMPATCH"))}
+    kept["PYTHONDONTWRITEBYTECODE"] = "1"
+    done = subprocess.run(
+        [str(word) for word in words], cwd=cwd, env={**kept, **env}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def package(python: Path) -> Path:
+    return Path(run(python, "-c", "import vlmpatch; print(vlmpatch.__path__[0])", cwd=python.parent).strip())
+
+
+def bait(folder: Path) -> Path:
+    """A folder with everything that somebody might have us import."""
+    for name in ("packaging", "rich", "tomli", "wrapt", "torch", "transformers", "deepspeed", "trainer"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / "__init__.py").write_text(BAIT)
+    for name in ("sitecustomize", "usercustomize", "json", "vlmpatch_plugins", "conftest"):
+        (folder / f"{name}.py").write_text(BAIT)
+    (folder / "patches" / "evil").mkdir(parents=True)
+    (folder / "patches" / "evil" / "evil.py").write_text(BAIT)
+    for name in ("compat.toml", "vlmpatch.toml", "pyproject.toml"):
+        (folder / name).write_text("schema = 99\n[tool.vlmpatch]\npatches = 'patches'\n")
+    return folder
+
+
+def test_every_line_of_the_page_has_a_test() -> None:
+    lines = set(re.findall(r"^\| (S\d+) \|", PAGE, re.M))
+    assert lines == {name.split("_")[1].upper() for name in globals() if re.match(r"test_s\d+_", name)}
+
+
+def test_s1_nothing_at_interpreter_start(installed: Path) -> None:
+    site = package(installed).parent
+    assert not [path for path in site.glob("*.pth") if "vlmpatch" in path.read_text()]
+    assert not (site / "sitecustomize.py").exists()
+    (points,) = site.glob("vlmpatch-*.dist-info/entry_points.txt")
+    assert points.read_text().split() == ["[console_scripts]", "vlmpatch", "=", "vlmpatch.tools.cli:entry_point"]
+    assert run(installed, "-c", "import sys; print('vlmpatch' in sys.modules, len(sys.meta_path))") == "False 3\n"
+
+
+def test_s2_no_code_from_the_environment(tmp_path: Path) -> None:
+    folder = bait(tmp_path)
+    values = ("evil.evil", "patches.evil.evil", str(folder / "evil.py"), "__import__('os')", "{0.__class__}")
+    for value in values:
+        read = settings.read(dict.fromkeys(("VLMPATCH_DISABLE", "VLMPATCH_STRICT", "VLMPATCH_LOG"), value), ["x"])
+        assert read[:3] == settings.Settings()[:3]
+    asked = {name for path in SOURCES for name in re.findall(r"VLMPATCH_[A-Z]+", path.read_text("utf-8"))}
+    assert asked <= {"VLMPATCH_DISABLE", "VLMPATCH_STRICT", "VLMPATCH_LOG", "VLMPATCH_RUN"}
+
+
+def test_s3_nothing_from_the_folder_a_job_runs_in(installed: Path, tmp_path: Path) -> None:
+    folder = bait(tmp_path)
+    probe = "import sys; sys.path.pop(0); import vlmpatch; print(len(vlmpatch.status()) > 20)"
+    out = run(installed, "-c", probe, cwd=folder, HOME=str(folder), XDG_CONFIG_HOME=str(folder))
+    assert out == "True\n"
+
+
+@pytest.mark.parametrize("module", ["evil.evil", "..evil", "a/b", "os", "/tmp/evil", "deepspeed.deepspeed..x"])
+def test_s4_a_catalog_is_data(module: str, tmp_path: Path) -> None:
+    entry = (ROOT / "compat.toml").read_text().partition("[[patch]]")[2].partition("[[patch]]")[0]
+    changed = re.sub(r'module = "[^"]+"', f'module = "{module}"', entry, count=1)
+    bait(tmp_path / "beside")
+    path = tmp_path / "compat.toml"
+    path.write_text(f"schema = {catalog.SCHEMA}\n[[patch]]{changed}")
+    (tmp_path / "patches").mkdir()
+    read = catalog.read(str(path))
+    assert not read.entries
+    assert any("module" in str(problem) for problem in read.problems)
+
+
+def test_s5_the_console_script_imports_nothing_from_here(installed: Path, tmp_path: Path) -> None:
+    folder = bait(tmp_path)
+    for words in (("--version",), ("list",), ("doctor",), ("explain", "zero3-uneven-calls")):
+        done = subprocess.run(
+            [installed.parent / "vlmpatch", *words], cwd=folder, capture_output=True, text=True, env={}
+        )
+        assert "BAIT" not in done.stdout + done.stderr
+        assert done.returncode in (0, 1), done.stderr
+
+
+def test_s6_files_are_compared_with_the_record(installed: Path, tmp_path: Path) -> None:
+    found = package(installed)
+    copy = tmp_path / "site"
+    run("cp", "-r", found.parent, copy)
+    assert record.compare(str(copy / "vlmpatch")).sound
+    assert record.compare(str(copy / "vlmpatch")).record
+    changed = copy / "vlmpatch" / "patches" / "torch" / "torch_checkpoint_default.py"
+    changed.write_text(changed.read_text() + "\n")
+    (copy / "vlmpatch" / "patches" / "torch" / "evil.py").write_text(BAIT)
+    (copy / "vlmpatch" / "gate.py").unlink()
+    compared = record.compare(str(copy / "vlmpatch"))
+    assert compared.changed == ("vlmpatch/patches/torch/torch_checkpoint_default.py",)
+    assert compared.foreign == ("vlmpatch/patches/torch/evil.py",)
+    assert compared.missing == ("vlmpatch/gate.py",)
+    assert "gate.py" in compared.sentence()
+    assert record.compare(str(ROOT / "vlmpatch")) == record.Comparison(None)
+
+
+def test_s7_what_is_read_is_not_run() -> None:
+    """No ``eval``, ``exec``, ``compile`` of what is read, no pickle, no shell."""
+    for path in SOURCES:
+        calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
+        named = {node.func.id for node in calls if isinstance(node.func, ast.Name)}
+        assert not named & {"eval", "exec", "compile", "__import__"}, path
+        text = path.read_text("utf-8")
+        assert not re.search(r"shell=True|os\.system|^import (pickle|marshal|shelve)\b", text, re.M), path
+
+
+def test_s8_no_network() -> None:
+    for path in SOURCES:
+        assert not re.search(r"^\s*(import|from) (socket|urllib|http|requests|ssl|ftplib)\b", path.read_text("utf-8"), re.M)
+
+
+def test_s9_words_in_the_store_end_nothing_by_themselves() -> None:
+    from tests.unit.test_standstill import STILL, Store
+
+    store = Store()
+    stand = standstill.Stand(store, "p", [0, 1], 0, STILL, str)
+    stand.note(1)
+    for nonce, case in (("guessed", "c"), (stand.nonce, "c"), (stand.nonce, "-")):
+        for look in range(40):
+            word = {"kind": "end", "nonce": nonce, "number": 1, "case": case, "text": "BAIT"}
+            store.set("p/word/0", __import__("json").dumps(word))
+            assert stand.look(1000.0 + 15 * look)[0] != "end", (nonce, case)
+
+
+def test_the_wheel_says_where_its_files_come_from(installed: Path) -> None:
+    (dist,) = package(installed).parent.glob("vlmpatch-*.dist-info/RECORD")
+    assert "vlmpatch/compat.toml,sha256=" in dist.read_text()
+    assert zipfile.is_zipfile(next(installed.parents[2].glob("*.whl")))
