@@ -15,6 +15,7 @@ from typing import Any
 
 import vlmpatch
 
+ATTEMPT = os.environ["TORCHELASTIC_RESTART_COUNT"]
 STILL = 1.0
 SECONDS = 12 * STILL  # longer than it takes to find ranks that have parted, and to end them
 
@@ -23,11 +24,13 @@ def main() -> None:
     import deepspeed
     import torch.distributed as dist
 
-    from bench.zero3_gather_ranks import wait_for_every_collective
+    from vlmpatch_lab.collectives import wait_for_every_collective
 
     vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = STILL
     scenarios = sys.argv[1:]
-    wait_for_every_collective(like_nccl=scenarios == ["restarted"])
+    if scenarios == ["restarted"]:
+        group_of_an_attempt()
+    wait_for_every_collective(like_nccl=scenarios == ["restarted"] and ATTEMPT == "0")
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
     rank = dist.get_rank()
     for name in scenarios:
@@ -37,6 +40,22 @@ def main() -> None:
     dist.destroy_process_group()
     time.sleep(2 * STILL)  # the watcher looks once more, at a group that is gone
     say("ends")
+
+
+def group_of_an_attempt() -> None:
+    """The launcher's store outlives an attempt, and what vlmpatch wrote there with it.
+
+    Gloo reads its peers' addresses from there as well, sometimes those of the attempt before; it gets a
+    corner of its own, and vlmpatch is not even told that this is another attempt.
+    """
+    import torch.distributed as dist
+
+    rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+    kept = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, is_master=False)
+    own = dist.PrefixStore(f"attempt {ATTEMPT}", kept)
+    dist.init_process_group("gloo", store=own, rank=rank, world_size=world)
+    dist.distributed_c10d._get_default_store = lambda: kept
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
 
 
 def say(words: str) -> None:
@@ -50,7 +69,9 @@ def engine(group: Any = None) -> Any:
     class Net(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.layers = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(4))
+            # Of different sizes: where they are equal, different gathers go through unnoticed.
+            pairs = ((torch.nn.Linear(8, wide), torch.nn.Linear(wide, 8)) for wide in (8, 16, 32, 64))
+            self.layers = torch.nn.ModuleList(torch.nn.Sequential(*pair) for pair in pairs)
 
         def forward(self, x: Any, leave_out: int = -1) -> Any:
             for number, layer in enumerate(self.layers):
@@ -182,10 +203,9 @@ def switched_off_on_one_rank(rank: int) -> None:
 
 def restarted(rank: int) -> None:
     """The first time ranks part; the second time one of them stands still for long."""
-    attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-    say(f"attempt {attempt}")
+    say(f"attempt {ATTEMPT}")
     trained = engine()
-    if attempt == "0":
+    if ATTEMPT == "0":
         steps(trained, 1, leave_out=rank)
     steps(trained)
     time.sleep(SECONDS if rank == 1 else 0.0)
