@@ -3,13 +3,15 @@
     python -m bench.watch_cost [--size small] [--steps 30] [--device cpu]
 
 in an environment with torch, transformers and peft. One process, Qwen2-VL with LoRA and checkpointing;
-watched and unwatched steps take turns, so that both see the same machine.
+watched and unwatched steps take turns, so that both see the same machine. On a CPU one thread's own time
+is measured, which other programs do not lengthen.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,12 +30,12 @@ def main() -> None:
         step()
     first, later, plain, after = [], [], [], []
     for _ in range(asked.steps):
-        plain.append(step())
+        plain.append(timed(step, asked.device))
         watcher = Watcher(model)
-        times = [_watched(watcher, step) for _ in range(STEPS)]
+        times = [timed(watched(watcher, step), asked.device) for _ in range(STEPS)]
         first.append(times[0])
         later += times[1:]
-        after.append(step())
+        after.append(timed(step, asked.device))
         if watcher.findings or watcher.own:
             raise SystemExit(f"the watch found something: {watcher.findings + watcher.own}")
     usual = statistics.median(plain)
@@ -42,13 +44,13 @@ def main() -> None:
         print(f"{name}: {statistics.median(seconds) / usual:.2f} x")
 
 
-def training(size: str, device: str) -> tuple[Any, Callable[[], float]]:
+def training(size: str, device: str) -> tuple[Any, Callable[[], None]]:
     import peft
     import torch
 
     from vlmpatch_lab import models
-    from vlmpatch_lab.meters import Clock
 
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     targets = ["q_proj", "v_proj", "up_proj", "qkv", "fc1"]
     base = models.qwen("qwen2_vl", size, device)
@@ -58,25 +60,31 @@ def training(size: str, device: str) -> tuple[Any, Callable[[], float]]:
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     batch = {name: value.to(device) for name, value in models.batch(size, 64, seed=0).items()}
 
-    def step() -> float:
-        clock = Clock()
+    def step() -> None:
         model(**batch).loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        seconds: float = clock.stop()["seconds"]
-        return seconds
 
     return model, step
 
 
-def _watched(watcher: Watcher, step: Callable[[], float]) -> float:
-    from vlmpatch_lab.meters import Clock
+def timed(function: Callable[[], object], device: str) -> float:
+    from vlmpatch_lab.meters import synchronize
 
-    clock = Clock()
-    step()
-    watcher.step_ended()
-    seconds: float = clock.stop()["seconds"]
-    return seconds
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    synchronize()
+    began = clock()
+    function()
+    synchronize()
+    return clock() - began
+
+
+def watched(watcher: Watcher, step: Callable[[], None]) -> Callable[[], None]:
+    def both() -> None:
+        step()
+        watcher.step_ended()
+
+    return both
 
 
 if __name__ == "__main__":

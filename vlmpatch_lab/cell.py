@@ -176,6 +176,7 @@ def main() -> None:
     parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
     parser.add_argument("--reference", type=Path, help="--out of the bare run; default: this run's")
     parser.add_argument("--make", action="store_true", help="make the checkpoints that are not there")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds a cell may take")
     parser.add_argument("--trainers", metavar="MODULE", help="what knows the frameworks that cells name")
     asked = parser.parse_args()
     models = dict(pair.split("=", 1) for pair in asked.models)
@@ -197,7 +198,11 @@ def main() -> None:
     for cell in read_cells(asked.cells):
         started = time.monotonic()
         folder = asked.out / cell.id
-        report = {"id": cell.id, "patched": asked.patched, "ranks": run(cell, models[cell.kind], folder)}
+        report = {
+            "id": cell.id,
+            "patched": asked.patched,
+            "ranks": run(cell, models[cell.kind], folder, asked.limit),
+        }
         report["ok"] = all(rank["ok"] for rank in report["ranks"])
         report["error"] = first_cause(report["ranks"])
         if report["ok"]:
@@ -216,7 +221,7 @@ def make_missing(models: dict[str, str]) -> None:
             made.make(kind, Path(folder))
 
 
-def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
+def run(cell: Cell, model: str, folder: Path, limit: float = LIMIT) -> list[dict[str, Any]]:
     """Fork the ranks of one cell; returns what each reports."""
     from vlmpatch_lab import ranks, shm
     from vlmpatch_lab.ports import free_port
@@ -231,13 +236,13 @@ def run(cell: Cell, model: str, folder: Path) -> list[dict[str, Any]]:
     ]
     for member in members:
         member.start()
-    _wait(members)
+    _wait(members, limit)
     shm.forget(port)
     return [_outcome(member, folder, rank) for rank, member in enumerate(members)]
 
 
-def _wait(members: Sequence[BaseProcess]) -> None:
-    end = time.monotonic() + LIMIT
+def _wait(members: Sequence[BaseProcess], limit: float) -> None:
+    end = time.monotonic() + limit
     while (alive := [member for member in members if member.is_alive()]) and time.monotonic() < end:
         if any(member.exitcode for member in members):
             end = min(end, time.monotonic() + GRACE)

@@ -1,0 +1,86 @@
+"""200 optimizer steps: the parameters of checkpointing off, bit by bit, and nothing that grows.
+
+DDP, ZeRO-2 and ZeRO-3, LoRA (with dropout) and full tuning, two micro-batches a step.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import envs, launch
+from vlmpatch_lab.cell import Cell, write_cells
+
+STEPS = 200
+SETTLED = 2  # looks until caches and threads are those of a running training
+GROWTH = 1.02
+STACKS = ("tf457-ds0182", "tf523-ds0198")
+ENGINES, TUNINGS = ("ddp", "zero2", "zero3"), ("lora", "full")
+
+pytestmark = pytest.mark.slow
+Results = Callable[[str], tuple[dict[str, Any], dict[str, Any]]]
+
+
+def cell(engine: str, tuning: str) -> Cell:
+    return Cell(engine=engine, tuning=tuning, trainer="long", compared=STEPS, accumulation=2)
+
+
+def off(wanted: Cell) -> Cell:
+    return dataclasses.replace(wanted, checkpointing="off")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """For a stack: its cells with checkpointing off and bare, and as a user has them, patched."""
+
+    @functools.cache
+    def of_stack(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        stack = envs.read_stacks()[name]
+        launch.warm_up(stack)
+        folder = tmp_path_factory.mktemp(name)
+        cells = [cell(engine, tuning) for engine in ENGINES for tuning in TUNINGS]
+        right = run(stack, [off(wanted) for wanted in cells], folder / "off", patched=False)
+        return right, run(stack, cells, folder / "patched", patched=True)
+
+    return of_stack
+
+
+def run(stack: envs.Stack, cells: list[Cell], out: Path, *, patched: bool) -> dict[str, Any]:
+    out.mkdir()
+    write_cells(out / "cells.json", cells)
+    model = launch.checkpoint(stack, "qwen2_vl")
+    command: list[str | Path] = ["python", "-m", "vlmpatch_lab.cell", out / "cells.json", "--out", out]
+    command += ["--trainers", "tests.lab.long_run", "--limit", "900", "--models", f"qwen2_vl={model}"]
+    command += ["--patched"] if patched else []
+    finished = launch.run(stack, command, limit=900.0 * len(cells))
+    reports = [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"id": ')]
+    assert len(reports) == len(cells), str(finished)
+    return {report["id"]: report for report in reports}
+
+
+@pytest.mark.parametrize("tuning", TUNINGS)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("stack", STACKS)
+def test_the_same_parameters_and_nothing_grows(
+    stack: str, engine: str, tuning: str, results: Results
+) -> None:
+    wanted = cell(engine, tuning)
+    right, mine = (found[key] for found, key in zip(results(stack), (off(wanted).id, wanted.id), strict=True))
+    assert right["error"] is None
+    assert mine["error"] is None
+    for rank in mine["ranks"]:
+        assert rank["patches"]["torch-checkpoint-default"] == "applied"
+        settled, last = rank["held"][SETTLED], rank["held"][-1]
+        assert last["memory"] <= GROWTH * settled["memory"], rank["held"]
+        for what in ("threads", "files", "tensors"):
+            assert last[what] == settled[what], rank["held"]
+        assert all(held["gathered"] == [] for held in rank["held"])
+    assert [rank["losses"] for rank in mine["ranks"]] == [rank["losses"] for rank in right["ranks"]]
+    digests = {rank["digest"] for report in (mine, right) for rank in report["ranks"]}
+    assert len(digests) == 1, "the parameters are not those of checkpointing off"
