@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 
 from vlmpatch.api import Code, Patch
 
+from ..torch._compiling import compiling
 from ._shapes import recognise, sibling
 
 Release = Callable[[Any, Any], None]
@@ -111,12 +112,12 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     offload = module.DeepSpeedZeRoOffload
     task = torch._C._current_graph_task_id  # -1 outside a backward
-    compiling = torch.compiler.is_compiling
+    tracing = compiling()
     original_release = offload.post_sub_module_forward_function
     kept = Kept(original_release)
 
     def before_forward(original: Release, self: Any, sub_module: Any) -> None:
-        if not (compiling() or _is_left_alone(self)):
+        if not (tracing() or _is_left_alone(self)):
             if (running := task()) != -1:
                 kept.note(self, sub_module, running, backward=False)
             elif kept.modules:
@@ -124,7 +125,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         original(self, sub_module)
 
     def after_forward(original: Release, self: Any, sub_module: Any) -> None:
-        if compiling() or task() == -1 or _is_left_alone(self):
+        if tracing() or task() == -1 or _is_left_alone(self):
             original(self, sub_module)
 
     def before_backward(original: Release, self: Any, sub_module: Any) -> None:

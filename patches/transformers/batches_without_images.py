@@ -38,6 +38,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
+from ..torch._compiling import compiling
 from ._blank_image import add_nothing, blank_inputs, features
 from ._every_rank import finds_unused, largest, ranks, waiting_groups
 
@@ -143,9 +144,10 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
     if path is None:
         return
     _paths[cls] = path
+    tracing = compiling()
 
     def on_every_rank(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        missing = _missing(path, self, args, kwargs) if not _compiling() and ranks() > 1 else 0
+        missing = _missing(path, self, args, kwargs) if not tracing() and ranks() > 1 else 0
         if not missing or type(self) in _unknown:
             return original(self, *args, **kwargs)
         embedding = self.get_input_embeddings()
@@ -159,13 +161,6 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
             handle.remove()
 
     patch.wrap(cls, "forward", on_every_rank)
-
-
-def _compiling() -> bool:
-    import torch
-
-    compiling: bool = torch.compiler.is_compiling()
-    return compiling
 
 
 def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -110,6 +110,17 @@ def test_a_choice_of_the_users_is_sound_when_it_was_warned_of() -> None:
     assert not Verdict(row("a-patch"), failed, failed).sound
 
 
+def test_what_the_machine_itself_cannot_run_is_no_verdict() -> None:
+    gloo = Found("error", "RuntimeError: no support for _allgather_base")
+    verdict = Verdict(row("a-patch", fails="error: AssertionError"), gloo, gloo)
+    assert not verdict.tried
+    text = " ".join(verify.view([verdict], [], ENGLISH, "cpu", 1.0).text().split())
+    assert "0 of 0 runs" in text
+    assert "this machine cannot run it" in text
+    its_own = Found("error", "AssertionError: twice")
+    assert Verdict(row("a-patch", fails="error: AssertionError"), its_own, its_own).tried
+
+
 def test_the_table_in_both_languages(world: World) -> None:
     bad = Verdict(row("a-patch"), Found("error", "RuntimeError: x"), Found("missing", "3"))
     cost = {"seconds": 0.01, "calls": 7, "elements": 9}

@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -78,6 +79,16 @@ class Verdict(NamedTuple):
     patched: Found
 
     @property
+    def tried(self) -> bool:
+        """False where both ran into one error that is not the patch's: a limit of this machine."""
+        kind, _, pattern = self.row.fails.partition(": ")
+        known = kind == "error" and re.search(pattern, self.bare.detail) is not None
+        both = (
+            self.bare.outcome == self.patched.outcome == "error" and self.bare.detail == self.patched.detail
+        )
+        return known or not both
+
+    @property
     def sound(self) -> bool:
         """Whether the patch keeps its promise here."""
         if self.row.warns and self.row.expected():
@@ -115,8 +126,9 @@ def verify(catalog: Catalog, words: Words, only: Sequence[str] = (), device: str
     verdicts = try_rows(rows, device, words) if rows else []
     page = view(verdicts, without, words, device, time.monotonic() - started)
     page.show(sys.stdout)
-    failed = not all(verdict.sound for verdict in verdicts)
-    return 1 if failed or (only and not verdicts) else 0
+    tried = [verdict for verdict in verdicts if verdict.tried]
+    failed = not all(verdict.sound for verdict in tried)
+    return 1 if failed or (only and not tried) else 0
 
 
 def default_device() -> str:
@@ -400,7 +412,7 @@ def view(
     page.add(f"{_installed()}; {ranks}", style="dim")
     for verdict in verdicts:
         page.add()
-        mark, style = ("ok", "good") if verdict.sound else ("NO", "bad")
+        mark, style = ("ok", "good") if verdict.sound else ("NO", "bad") if verdict.tried else ("--", "warn")
         page.add(verdict.row.patch, style=style, label=mark)
         page.add(words.pick(verdict.row.text), label=words("run"))
         page.add(said(verdict.bare, words), label=words("without"))
@@ -417,13 +429,14 @@ def view(
             )
         )
     page.add()
-    good = sum(verdict.sound for verdict in verdicts)
+    tried = [verdict for verdict in verdicts if verdict.tried]
+    good = sum(verdict.sound for verdict in tried)
     spare = sum(reason == "not needed" for _, reason in without)
     sentence = (
         "{good} of {all} runs are as they should be, in {seconds} s; {spare} patches are not needed here."
     )
-    text = words(sentence, good=good, all=len(verdicts), seconds=round(seconds), spare=spare)
-    page.add(text, style="good" if good == len(verdicts) else "bad")
+    text = words(sentence, good=good, all=len(tried), seconds=round(seconds), spare=spare)
+    page.add(text, style="good" if good == len(tried) else "bad")
     return page
 
 
@@ -443,6 +456,8 @@ def said(found: Found, words: Words) -> str:
 def _remark(verdict: Verdict, words: Words) -> str:
     if verdict.row.warns and verdict.sound:
         return "; " + words("you said so in so many words, so it stands, with a warning")
+    if not verdict.tried:
+        return "; " + words("this machine cannot run it, with vlmpatch or without")
     if verdict.bare.outcome == "right" and verdict.sound:
         return "; " + words("nothing to mend showed in this run")
     return ""

@@ -203,6 +203,7 @@ _CHINESE = {
     "could not be run: {detail}": "无法运行:{detail}",
     "you said so in so many words, so it stands, with a warning": "这是用户的显式选择,保持不变并给出警告",
     "nothing to mend showed in this run": "这次运行没有出现需要修复的问题",
+    "this machine cannot run it, with vlmpatch or without": "这台机器无论是否使用 vlmpatch 都无法运行它",
     "gathers a step: {calls}": "每步 all-gather 次数:{calls}",
     "run": "运行",
     "without": "不用",
