@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from vlmpatch.tools import words
+from vlmpatch.tools import explain, words
 
 TOOLS = Path(words.__file__).parent
 
 
 def sentences() -> set[str]:
     """Every literal that a view says, and those that are said by name."""
-    found = {"error", "warning", "note", "applies", "perhaps", "not here"}
+    found = {"error", "warning", "note", "applies", "perhaps", "not here", explain._NO_TRACE, explain._STILL}
     for path in TOOLS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not node.args:

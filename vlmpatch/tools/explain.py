@@ -152,15 +152,19 @@ def page(given: Answer, say: Words) -> Page:
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
     made.add(say.pick(given.why), label=say("Why"))
     _patches(made, given, say)
-    active = given.diagnosis.active
-    trace = "It was active in that run." if active else _NO_TRACE
-    made.add(say(trace), label="vlmpatch")
-    if active and any(each.verdict != "not here" for each in given.patches):
-        made.add(say(_STILL), label=say("Do this"))
+    made.add(say(_trace(given)), label="vlmpatch")
     for number, line in enumerate(_advice(given, say)):
         made.code(line, say("Do this") if number == 0 else say("or"))
     made.code(f"python -m vlmpatch explain {hit.failure.id}", say("More"))
     return made
+
+
+def _trace(given: Answer) -> str:
+    """Whether vlmpatch was active in that run."""
+    if not given.diagnosis.active:
+        return _NO_TRACE
+    expected = any(each.verdict != "not here" for each in given.patches)
+    return _STILL if expected else "It was active in that run."
 
 
 def _patches(made: Page, given: Answer, say: Words) -> None:
