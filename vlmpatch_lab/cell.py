@@ -61,7 +61,7 @@ CHECKPOINTING = (
     "kbit",
 )  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "override", "copied")
-SCENARIOS = ("", "resume", "no_sync", "extra", "frozen", "dummy-first")
+SCENARIOS = ("", "resume", "no_sync", "extra", "frozen", "dummy-first", "two-backwards")
 PLAIN_SCENARIOS = ("extra", "frozen")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
@@ -93,7 +93,8 @@ class Cell:
     device: str = "cpu"  # or "cuda": a GPU for each rank, and NCCL between them
     # What a script may do besides: "resume" (saves and loads a checkpoint after the first step), "no_sync"
     # (ZeRO-1), "extra" (a trainable parameter that nothing uses), "frozen" (the vision tower), "dummy-first"
-    # (the tower runs on a rank without an image too, before the text embedding and not after it).
+    # (the tower runs on a rank without an image too, before the text embedding and not after it),
+    # "two-backwards" (each forward has a backward of its own before the step).
     scenario: str = ""
 
     def __post_init__(self) -> None:

@@ -95,9 +95,11 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
                 batches = samples.of(step, micro, rank)
                 with engine.micro_batch(last=micro == cell.accumulation - 1):
                     idle = idle_tower(cell, samples, batches, model)
-                    loss = torch.stack([idle, *map(engine.forward, batches)]).sum()
-                    engine.backward(loss)
-                losses.append(loss.item())
+                    parts = [*idle, *map(engine.forward, batches)]
+                    apart = parts if cell.scenario == "two-backwards" else [torch.stack(parts).sum()]
+                    for loss in apart:
+                        engine.backward(loss)
+                losses.append(sum(part.item() for part in parts))
             if micro == cell.accumulation - 1:
                 steps.append(gradients(engine, model))
             engine.step(last=micro == cell.accumulation - 1)
@@ -112,15 +114,17 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
     return {"losses": losses, "digest": digest(model), "cost": cost}
 
 
-def idle_tower(cell: Cell, samples: Samples, batches: list[Batch], model: torch.nn.Module) -> torch.Tensor:
-    """Zero; where the cell says so, one that the tower has a part in."""
+def idle_tower(
+    cell: Cell, samples: Samples, batches: list[Batch], model: torch.nn.Module
+) -> list[torch.Tensor]:
+    """Nothing, or where the cell says so a zero that the tower has a part in."""
     if cell.scenario != "dummy-first" or any("pixel_values" in batch for batch in batches):
-        return torch.zeros(())
+        return []
     tower = next(module for name, module in model.named_modules() if name.endswith("visual"))
     image = samples.image(0)
     seen: Any = tower(image["pixel_values"], grid_thw=image["image_grid_thw"])
     parts = [seen] if isinstance(seen, torch.Tensor) else seen.to_tuple()
-    return torch.stack([part.sum() for part in parts]).sum() * 0
+    return [torch.stack([part.sum() for part in parts]).sum() * 0]
 
 
 def resumed(cell: Cell, engine: Engine, folder: Path, out: Path) -> Engine:

@@ -63,7 +63,6 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Let every rank reduce everything in one order."""
     optimizer = module.DeepSpeedZeroOptimizer
     lines: WeakKeyDictionary[Any, Line] = WeakKeyDictionary()
-    accelerator = module.get_accelerator()
 
     def line_of(self: Any) -> Line:
         line = lines.get(self)
@@ -79,7 +78,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         # A gradient that is still being added to: several backwards within one forward.
         if not getattr(param, "ds_grad_is_ready", True):
             return
-        stream = accelerator.current_stream()
+        stream = module.get_accelerator().current_stream()
         line.arrive(param, stream)
         for waited, group, computed_on in line.ready():
             if waited is not param and computed_on != stream:

@@ -102,6 +102,7 @@ def test_gradients_are_those_of_plain_data_parallel(name: str, stack: str, runs:
 
 OLDER = ("tf445-ds0145", "tf445-ds0154", "tf447-ds0169", "tf454-ds0175", "tf456-ds0176")
 ALL = (*OLDER, TF457, "tf500-ds0192", "tf522-ds0193", TF523)
+WITHOUT_NO_SYNC = ("tf445-ds0145", "tf445-ds0154")  # the engine's own came with 0.16
 SMALL = {"reduce_bucket_size": 3000}  # some parameters are larger than a bucket
 FLAT: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -131,18 +132,17 @@ CLIPPED = {"gradient_clipping": 0.05}
 
 def sweep() -> Iterator[Cell]:
     """Every setting in some window: no test of ours for the product of all."""
-    for name, setting in FLAT.items():
-        for stage in (1, 2):
-            if stage == 1 and name == "not contiguous, overlap, small":
-                continue  # ZeRO-1 leaves gradients behind there, images or not
-            yield zero(stage, "alternating", zero=setting)
-            yield zero(stage, "text-last", 2, zero=setting)
+    for setting in FLAT.values():
+        yield zero(1, "alternating", 2, zero=setting)
+        yield zero(2, "alternating", zero=setting)
+        yield zero(2, "text-last", 2, zero=setting)
     for name in ("defaults", "overlap, small buckets", "offload"):
         yield zero(2, "alternating", 4, zero=FLAT[name], tuning="lora", checkpointing="nonreentrant")
         yield zero(2, "text-first", 2, zero=FLAT[name], config=CLIPPED)
         yield zero(2, "alternating", 2, zero=FLAT[name], scenario="resume")
         yield zero(2, "one-rank-text", zero=FLAT[name], scenario="extra", optimizer="sgd")
         yield zero(2, "alternating", zero=FLAT[name], scenario="dummy-first")
+    yield zero(1, "one-rank-text", 2, scenario="no_sync")
     yield zero(2, "alternating", scenario="frozen")
     yield zero(2, "alternating", 2, dtype="bfloat16", optimizer="sgd")
     for setting in STAGE3.values():
@@ -160,7 +160,7 @@ def sweep() -> Iterator[Cell]:
 @pytest.mark.parametrize("name", ALL)
 def test_every_setting_of_every_release(name: str, tmp_path: Path) -> None:
     stack = envs.read_stacks()[name]
-    wanted = list(sweep())
+    wanted = [cell for cell in sweep() if cell.scenario != "no_sync" or name not in WITHOUT_NO_SYNC]
     cells.run(stack, [cell.reference for cell in wanted], tmp_path / "bare")
     found = mended(stack, wanted, tmp_path)
     wrong = [
