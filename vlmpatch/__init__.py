@@ -7,7 +7,6 @@ imported. Each patch is then applied when, and only if, the installed code it me
 from __future__ import annotations
 
 import os as _os
-from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
@@ -19,6 +18,7 @@ if not _os.path.isdir(_os.path.join(_HERE, "patches")):
 from vlmpatch.start import arm as _arm  # noqa: E402  (needs __path__ as set above)
 from vlmpatch.start import engine as _engine  # noqa: E402
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 

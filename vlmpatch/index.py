@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import marshal
 import os
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from vlmpatch.catalog import Catalog
 
 FORMAT = 1

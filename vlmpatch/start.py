@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from _thread import RLock
-from typing import TYPE_CHECKING, Any
 
 from vlmpatch import index
 
+TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
+    from typing import Any
+
     from vlmpatch.engine import Engine
 
 _lock = RLock()
