@@ -15,6 +15,7 @@ from vlmpatch.settings import suggestion
 from vlmpatch.tools import failures
 from vlmpatch.tools.diagnose import Diagnosis, Hit, diagnose, printable, shown
 from vlmpatch.tools.page import Page
+from vlmpatch.tools.symptoms import squeeze
 from vlmpatch.tools.words import Words
 
 SCHEMA = 1  # of --json
@@ -113,7 +114,10 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
 def _seen(given: Answer) -> str:
     hit, first = given.diagnosis.hit, given.diagnosis.first
     if hit:
-        return shown(hit.message, (*hit.symptom.every, *hit.symptom.some)[0])
+        there = [
+            each for each in (*hit.symptom.every, *hit.symptom.some) if each.within(squeeze(hit.message.text))
+        ]
+        return shown(hit.message, max(there, key=lambda each: len(each.head), default=None))
     return shown(first) if first else ""
 
 
