@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.trust.acts import silent
-from tests.trust.orders import Order, some
+from tests.trust.orders import ALL, Order, some
 from tests.trust.snapshot import Snapshot, differences, snapshot
 
 STANDIN = Path(__file__).resolve().parents[1] / "standin"
@@ -103,7 +103,9 @@ class Trial:
         ids = self._start()
         self._stop()
         for id_ in ids:
-            for order in some(self.job["orders"], f"{self.target} {id_}"):
+            part = self.job.get("part")  # [which, of how many]: a part of all orders
+            chosen = ALL[part[0] :: part[1]] if part else some(self.job["orders"], f"{self.target} {id_}")
+            for order in chosen:
                 self._guarded(self.order, id_, order)
         for work in (self.faults, self.rounds, self.threads) if ids else ():
             self._guarded(work, ids)
@@ -120,15 +122,16 @@ class Trial:
 
     def _start(self) -> list[str]:
         """Start vlmpatch with this target's patches only; returns those that apply to it."""
-        from vlmpatch import catalog, engine, hooks, report, settings, start
+        with _environment(VLMPATCH_DISABLE="all", VLMPATCH_LOG="off"):
+            from vlmpatch import catalog, engine, hooks, report, settings, start
+
+            start.engine().hooks.remove()  # its own start is taken back: the next is ours
 
         report.configure("off")
         if extra := self.job.get("patches"):
             patches = importlib.import_module("vlmpatch.patches")
             patches.__path__ = list(dict.fromkeys([*patches.__path__, extra]))
 
-        with _environment(VLMPATCH_DISABLE="all", VLMPATCH_LOG="off"):
-            start.engine().hooks.remove()  # its own start is taken back: the next is ours
         read = catalog.read(self.job.get("catalog") or catalog.default_path())
         known = read.entries
         mine = [id_ for id_, entry in known.items() if any(self._is_target(each) for each in entry.targets)]
