@@ -146,6 +146,14 @@ def test_s6_files_are_compared_with_the_record(installed: Path, tmp_path: Path) 
     assert compared.foreign == ("vlmpatch/patches/torch/evil.py",)
     assert compared.missing == ("vlmpatch/gate.py",)
     assert "gate.py" in compared.sentence()
+    (copy / "vlmpatch" / "gate.py").write_text((ROOT / "vlmpatch" / "gate.py").read_text())
+    env = {**os.environ, "PYTHONPATH": str(copy)}
+    done = subprocess.run(
+        [installed, "-m", "vlmpatch", "doctor"], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert "D10" in done.stdout
+    assert "patches/torch/evil.py" in done.stdout.replace("\n", "").replace(" ", "")
+    assert done.returncode == 1
     assert record.compare(str(ROOT / "vlmpatch")) == record.Comparison(None)
 
 

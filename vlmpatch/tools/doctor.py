@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from vlmpatch import __version__, code, engine, gate, settings
 from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
-from vlmpatch.tools import failures, remote, verified
+from vlmpatch.tools import failures, record, remote, verified
 from vlmpatch.tools.findings import Finding, ordered, redacted
 from vlmpatch.tools.lint.model import read as read_model
 from vlmpatch.tools.lint.rules import Around, ended, inside, lint
@@ -88,6 +88,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         *_problems(broken, "D02", "error", say),
         *_problems(chosen.problems, "D03", "warning", say),
         *_copies(packages, say),
+        *_altered(record.compare(), say),
         *_remote(remote.cache(os.environ), around, "D06"),
         *_launch(asked, around),
     ]
@@ -177,6 +178,13 @@ def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
         if found.others:
             title = say("There are several copies of {name}; the first is used.", name=name)
             yield Finding("D09", "warning", title, f"{found.folder}, {', '.join(found.others)}", "")
+
+
+def _altered(files: record.Comparison, say: Words) -> Iterator[Finding]:
+    if not files.sound:
+        title = say("Files of vlmpatch are not as they were installed.")
+        fix = "pip install --force-reinstall --no-deps vlmpatch"
+        yield Finding("D10", "error", title, files.sentence(), fix)
 
 
 def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:

@@ -119,6 +119,7 @@ _CHINESE = {
     "The model cannot be read.": "无法读取该模型。",
     "The version of {name} is in doubt.": "{name} 的版本存疑。",
     "There are several copies of {name}; the first is used.": "{name} 有多份,使用的是第一份。",
+    "Files of vlmpatch are not as they were installed.": "vlmpatch 的文件与安装时不一致。",
     "There is no torch here: this is probably the wrong Python.": "这里没有 torch:多半用错了 Python。",
     "This could not be read.": "此处无法读取。",
     "This setting is not understood.": "无法理解该设置。",
