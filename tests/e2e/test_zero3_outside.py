@@ -35,6 +35,12 @@ CASES: dict[str, list[Expected]] = {
         Expected("loaded-gemma3", OUT_OF_BOUNDS),
         Expected("loaded-in-a-constructor", SIZE_MISMATCH),
         Expected("loaded-afterwards", SIZE_MISMATCH),
+        Expected("called-before-the-engine", "weight should have at least three dimensions"),
+        Expected("weights-used-before-the-engine", "weight should have at least three dimensions"),
+        Expected(
+            "called-on-one-rank", "weight should have", "Sequential, outside the engine, was called on rank 0"
+        ),
+        Expected("trained-without-an-engine", "weight should have", "Start the script with torchrun"),
         Expected("saved-by-the-script", EMPTY),
         Expected("saved-by-the-script-saying-who-writes", EMPTY),
         Expected("saved-on-one-rank", EMPTY, "save_pretrained of BertForSequenceClassification was called"),

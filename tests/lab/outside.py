@@ -318,6 +318,103 @@ def resumed(stage: Stage) -> dict[str, Any]:
     return {"differing": differing(values(engine.module), right), "moved": len(moved)}
 
 
+# --- calling --------------------------------------------------------------------------------------
+
+
+def called(stage: Stage, call: Callable[[Any], Any]) -> dict[str, Any]:
+    """What ``call`` of the tower gives before there is an engine, against the tower without ZeRO-3."""
+    import torch
+    import transformers
+
+    saved_tower(stage)
+    known = model_with_own_tower(None)
+    torch.manual_seed(9)
+    with stage.zero3():
+        model = known._from_config(transformers.PretrainedConfig()).eval()
+    twin = tower().eval()
+    twin.load_state_dict(values(model.vision))
+    right = call(twin)
+    found = call(model.vision)
+    engine_hooks = sum(len(module._forward_pre_hooks) for module in model.modules())
+    return {
+        "partitioned": partitioned(model),
+        "differing": [] if found.equal(right) else ["output"],
+        "hooks": engine_hooks,
+    }
+
+
+def encode(vision: Any) -> Any:
+    import torch
+
+    torch.manual_seed(1)
+    with torch.no_grad():
+        return vision(torch.randn(2, 3, 8, 8))
+
+
+@case
+def called_before_the_engine(stage: Stage) -> dict[str, Any]:
+    return called(stage, encode)
+
+
+@case
+def weights_used_before_the_engine(stage: Stage) -> dict[str, Any]:
+    """A module that reads the weight of another."""
+    import torch
+
+    class Reads(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self, inner: Any) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, images: Any) -> Any:
+            return torch.nn.functional.linear(self.inner(images), self.inner[3].weight.t())
+
+    readers: dict[int, Any] = {}
+
+    def call(vision: Any) -> Any:
+        if id(vision) not in readers:
+            import deepspeed
+
+            partitioned_one = hasattr(vision[0].weight, "ds_id")
+            with deepspeed.zero.Init(config_dict_or_path=ZERO3, enabled=partitioned_one):
+                readers[id(vision)] = Reads(vision).eval()
+        return encode(readers[id(vision)])
+
+    return called(stage, call)
+
+
+@case
+def called_on_one_rank(stage: Stage) -> dict[str, Any]:
+    def call(vision: Any) -> Any:
+        if hasattr(vision[0].weight, "ds_id") and stage.rank == 1:
+            _met()
+        return encode(vision)
+
+    return called(stage, call)
+
+
+@case
+def trained_without_an_engine(stage: Stage) -> dict[str, Any]:
+    import torch
+
+    def call(vision: Any) -> Any:
+        output = vision.train()(torch.ones(2, 3, 8, 8))
+        output.sum().backward()
+        return output
+
+    return called(stage, call)
+
+
+@case
+def left_to_the_engine(stage: Stage) -> dict[str, Any]:
+    """In an engine nothing but DeepSpeed's own hooks is left."""
+    engine = engine_of(stage)
+    step(engine, stage.rank)
+    hooks = [h for m in engine.module.modules() for h in m._forward_pre_hooks.values()]
+    ours = [h for h in hooks if "vlmpatch" in getattr(h, "__module__", "")]
+    return {"partitioned": partitioned(engine.module), "differing": [str(hook) for hook in ours]}
+
+
 # --- saving ---------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,148 @@
+"""``weight should have at least three dimensions``: a ZeRO-3 module called by itself.
+
+What the user sees: that, ``'weight' must be 2-D`` or ``but got weight of shape [0]``, where a script encodes
+images in its data pipeline, calls a reward model, or trains with plain ``python`` and no launcher.
+
+Why: every rank holds a part of each weight and an empty tensor in its place. DeepSpeed's engine gathers for
+the forwards of its model; before it exists, or for a model it was never given, nobody does.
+
+What is done: a module made under ``zero.Init`` gathers for a call from outside, after the ranks have met,
+without a collective, and know that all make it. A rank that calls alone gets an error within seconds, a call
+from a worker process, or one that is meant to be trained through, at once: module, rank and remedy. Once
+an engine has the model, nothing of this is left on it.
+
+Every DeepSpeed. Upstream: https://github.com/modelscope/ms-swift/issues/938,
+https://github.com/RLHF-V/RLAIF-V/issues/9, https://github.com/QwenLM/Qwen3-VL/issues/1473
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from ._meeting import attend, meet
+from ._partitioned import any_absent, rank, whole, whole_when_touched
+
+REMEDY = "Encode in advance, without ZeRO-3, or let every rank make as many calls."
+IN_WORKER = (
+    "{name} was called in a worker process of rank {rank}, where the weights that ZeRO-3 keeps on other "
+    "ranks cannot be had. Set dataloader_num_workers=0, or encode in advance, without ZeRO-3."
+)
+TRAINED = (
+    "{name} was called for training on rank {rank} while its weights are partitioned and no DeepSpeed engine "
+    "holds it. Start the script with torchrun or deepspeed, call what deepspeed.initialize (or the Trainer) "
+    "returned and not the model itself; for a call that is not trained through use torch.no_grad()."
+)
+
+_handles: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+
+
+def look(code: Code) -> str | None:
+    """Modules must pass through one method when they are made, and one class when an engine takes them."""
+    wanted = "DeepSpeedZeRoOffload.__init__"
+    if code.module.endswith("partition_parameters"):
+        wanted = "Init._post_init_method"
+    function = code.function(wanted)
+    if function is None or function.parameters[:2] != ("self", "module"):
+        raise Unrecognised(f"{code.module} has no {wanted}(self, module)")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Gather for calls from outside until an engine takes the module."""
+    if not module.__name__.endswith("partition_parameters"):
+        patch.wrap(module.DeepSpeedZeRoOffload, "__init__", taken)
+        return
+    calls = Calls(patch)
+
+    def made(original: Callable[..., Any], self: Any, module: Any) -> None:
+        original(self, module)
+        attend(patch)
+        calls.watch(module)
+
+    patch.wrap(module.Init, "_post_init_method", made)
+
+
+def taken(original: Callable[..., Any], self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+    """An engine takes ``module``: it gathers from now on."""
+    for part in module.modules():
+        for handle in _handles.pop(part, ()):
+            handle.remove()
+    original(self, module, *args, **kwargs)
+
+
+class Calls:
+    """The calls this process is in the middle of, outermost first."""
+
+    def __init__(self, patch: Patch) -> None:
+        self.patch = patch
+        self.process = os.getpid()
+        self.frames: list[contextlib.ExitStack] = []
+
+    def watch(self, module: Any) -> None:
+        """Be there before and after each call of ``module``."""
+        if module in _handles or next(module.parameters(), None) is None:
+            return
+        self.process = os.getpid()
+        kept = _handles[module] = []
+
+        def before(module: Any, args: Any) -> None:
+            self.enter(module)
+
+        def after(module: Any, args: Any, output: Any) -> None:
+            self.leave()
+
+        for register, function, more in (
+            (module.register_forward_pre_hook, before, {}),
+            (module.register_forward_hook, after, {"always_call": True}),
+        ):
+            self.patch.hook(_keeping(register, kept), function, **more)
+
+    def enter(self, module: Any) -> None:
+        """A call of ``module`` begins."""
+        frame = contextlib.ExitStack()
+        outermost = not self.frames
+        self.frames.append(frame)
+        if not self.patch.active or (outermost and not any_absent(module)):
+            return
+        if outermost:
+            self.check(module)
+            frame.enter_context(whole_when_touched(changed=False))
+        with importlib.import_module("torch")._C.DisableTorchFunction():
+            frame.enter_context(whole(module._parameters.values(), changed=False))
+
+    def check(self, module: Any) -> None:
+        """Whether the call can be made at all.
+
+        Raises:
+            RuntimeError: it cannot; the text says why and what to do.
+        """
+        torch = importlib.import_module("torch")
+        name = type(module).__name__
+        if os.getpid() != self.process:
+            raise RuntimeError(IN_WORKER.format(name=name, rank=rank()))
+        trains = any(parameter.requires_grad for parameter in module.parameters())
+        if module.training and trains and torch.is_grad_enabled():
+            raise RuntimeError(TRAINED.format(name=name, rank=rank()))
+        meet(self.patch, f"{name}, outside the engine,", why=REMEDY)
+
+    def leave(self) -> None:
+        """The innermost call ends, whichever way."""
+        if self.frames:
+            with importlib.import_module("torch")._C.DisableTorchFunction():
+                self.frames.pop().close()
+
+
+def _keeping(register: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
+    def registered(function: Callable[..., Any], **more: Any) -> Any:
+        kept.append(register(function, **more))
+        return kept[-1]
+
+    return registered
