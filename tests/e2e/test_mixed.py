@@ -7,14 +7,16 @@ step, and what the optimizer made of the parameters.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.lab import cells, envs
+from tests.lab import cells, envs, launch
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
+from vlmpatch_lab.ports import free_port
 
 TF457, TF523 = "tf457-ds0182", "tf523-ds0198"
 GRADIENTS = 1e-5
@@ -34,6 +36,7 @@ SHORT = {
         mixed("qwen2_5_vl", "zero3", "lora", "alternating"),
         mixed("llava", "zero3", "full"),
         mixed("llava", "fsdp2", "lora"),
+        Cell("qwen3_moe", "zero3", "full", compared=2),  # experts
     ],
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),
@@ -80,3 +83,94 @@ def is_right(result: Result) -> bool:
         and result.between_ranks == 0.0
         and result.parameters <= PARAMETERS
     )
+
+
+# What a scenario of mixed_ranks.py does on which kind; every one dies bare.
+SCENARIOS = (
+    "image-and-both:qwen3_vl",
+    "video-and-text:qwen3_vl",
+    "evaluate:llava",
+    "generate:qwen3_vl",
+    "fsdp1:llava",
+)
+
+
+@pytest.mark.parametrize("stack", [TF457, pytest.param(TF523, marks=pytest.mark.slow)])
+def test_videos_evaluation_and_generation(stack: str, tmp_path: Path) -> None:
+    made = launch.checkpoints(envs.read_stacks()[stack], ["qwen3_vl", "llava"])
+    bare, patched = (of_scenarios(stack, made, SCENARIOS, tmp_path, how) for how in ("bare", "patched"))
+    for scenario in SCENARIOS:
+        assert bare[scenario][0] is not None, f"{scenario} holds without us"
+        assert patched[scenario][0] is None, f"{scenario}: {patched[scenario][0]}"
+        assert patched[scenario][1] <= GRADIENTS, f"{scenario}: {patched[scenario][1]}"
+
+
+def test_numbers_of_slices(standin: Path, tmp_path: Path) -> None:
+    made = {"minicpmv": standin / "model"}
+    bare, patched = (of_scenarios(TF457, made, ["slices:minicpmv"], tmp_path, h) for h in ("bare", "patched"))
+    assert bare["slices:minicpmv"][0] is not None, "holds without us"
+    assert patched["slices:minicpmv"][0] is None, patched
+    assert patched["slices:minicpmv"][1] <= GRADIENTS
+
+
+def of_scenarios(
+    stack: str, models: dict[str, Path], scenarios: Sequence[str], out: Path, how: str
+) -> dict[str, tuple[str | None, float]]:
+    """Of each scenario the error, and the largest relative difference to what is right."""
+    launch.warm_up(envs.read_stacks()[stack])
+    command: list[str | Path] = ["python", "-m", "tests.e2e.mixed_ranks", *scenarios, "--out", out / how]
+    command += ["--patched"] if how == "patched" else []
+    command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]
+    finished = launch.run(envs.read_stacks()[stack], command, limit=120 + 100 * len(scenarios))
+    found = [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"id": ')]
+    assert len(found) == len(scenarios), str(finished)
+    return {report["id"]: (report["error"], report["difference"]) for report in found}
+
+
+# By HF Trainer itself, launched by torchrun, all parameters of LLaVA trained with checkpointing.
+TRAINED = [
+    pytest.param(TF457, "ddp", id=f"{TF457}:ddp"),
+    pytest.param(TF523, "zero3", id=f"{TF523}:zero3"),
+    *(
+        pytest.param(stack, engine, id=f"{stack}:{engine}", marks=pytest.mark.slow)
+        for stack, engine in ((TF457, "zero2"), (TF457, "zero3"), (TF523, "ddp"), (TF523, "zero2"))
+    ),
+]
+
+
+@pytest.mark.parametrize(("stack", "engine"), TRAINED)
+def test_hf_trainer_on_mixed_data(stack: str, engine: str, tmp_path: Path) -> None:
+    right = train(stack, "plain", tmp_path / "right.pt")
+    bare = train(stack, engine, tmp_path / "bare.pt")
+    patched = train(stack, engine, tmp_path / "patched.pt", "--import-vlmpatch")
+    assert right.rc == 0, str(right)
+    assert patched.rc == 0, str(patched)
+    if bare.rc == 0:
+        assert apart(stack, tmp_path / "bare.pt", tmp_path / "right.pt") > 0.01, "holds without us"
+    assert apart(stack, tmp_path / "patched.pt", tmp_path / "right.pt") <= GRADIENTS
+
+
+def train(stack: str, engine: str, out: Path, *more: str) -> launch.Finished:
+    known = envs.read_stacks()[stack]
+    launch.warm_up(known)
+    torchrun = ["torchrun", "--nproc_per_node=2", f"--master_port={free_port()}"]
+    command: list[str | Path] = ["python"] if engine == "plain" else [*torchrun]
+    command += [
+        launch.ROOT / "tests" / "lab" / "train_mixed.py",
+        "--model",
+        launch.checkpoint(known, "llava"),
+    ]
+    command += ["--engine", engine, "--out", out, *more]
+    alone = engine == "plain"
+    return launch.run(known, command, limit=240, gloo=not alone, waiting=engine == "zero3")
+
+
+def apart(stack: str, got: Path, right: Path) -> float:
+    """The largest difference of any parameter, relative to its own largest entry."""
+    program = (
+        "import sys, torch; a, b = (torch.load(p) for p in sys.argv[1:]); "
+        "print(max(float((a[n] - b[n]).abs().max() / b[n].abs().max()) for n in b))"
+    )
+    finished = launch.run(envs.read_stacks()[stack], ["python", "-c", program, got, right], limit=120)
+    assert finished.rc == 0, str(finished)
+    return float(finished.output.split()[-1])

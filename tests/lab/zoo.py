@@ -332,6 +332,15 @@ def ovis2(folder: Path) -> int:
     return _write(tf.Ovis2ForConditionalGeneration(config), folder, images, 4)
 
 
+def qwen3_moe(folder: Path) -> int:
+    """No images: eight experts, of which a token sees one. Before transformers 5 each is a module."""
+    import transformers as tf
+
+    experts = {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+    config = tf.Qwen3MoeConfig(**TEXT, **experts, head_dim=16, decoder_sparse_step=1, mlp_only_layers=[])
+    return _write(tf.Qwen3MoeForCausalLM(config), folder, dict, 0)
+
+
 def internvl_repo(folder: Path) -> int:
     """Repository code in InternVL's manner: its vision tower calls torch's checkpoint itself."""
     return _with_own_code(folder, "internvl", "TinyInternVL", VISION, images=1, pieces=4)
@@ -410,6 +419,7 @@ ZOO: dict[str, Callable[[Path], int]] = {
     "smolvlm": smolvlm,
     "glm4v": glm4v,
     "ovis2": ovis2,
+    "qwen3_moe": qwen3_moe,
     "internvl_repo": internvl_repo,
     "timm_repo": timm_repo,
 }

@@ -1,0 +1,246 @@
+"""What two ranks do where cells do not reach: videos, evaluation, generation, slices, FSDP1.
+
+    python -m tests.e2e.mixed_ranks --models KIND=FOLDER ... --out DIR [--patched] SCENARIO:KIND ...
+
+runs inside a stack's environment. Each scenario forks two ranks; one JSON line a scenario. What is right is
+computed in each rank before it meets the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+if "--patched" in sys.argv:
+    import vlmpatch  # noqa: F401
+
+import deepspeed
+import torch
+
+from vlmpatch_lab import ranks, shm
+from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab.ports import free_port
+
+LIMIT = 90.0
+IMAGE = 120
+Batch = dict[str, Any]
+
+
+def with_video(batch: Batch) -> Batch:
+    """The batch with a video beside its image; both are four tokens of Qwen3-VL's smallest kind."""
+    pieces = torch.full((1, 4), IMAGE + 1)
+    longer = {**batch, "input_ids": torch.cat([batch["input_ids"], pieces, batch["input_ids"][:, :2]], dim=1)}
+    length = longer["input_ids"].shape[1]
+    labels = longer["input_ids"].masked_fill(longer["input_ids"] >= IMAGE, ranks.IGNORED)
+    types = (longer["input_ids"] == IMAGE).long() + 2 * (longer["input_ids"] == IMAGE + 1).long()
+    longer |= {"labels": labels, "attention_mask": torch.ones(1, length, dtype=torch.long)}
+    if "mm_token_type_ids" in batch:
+        longer["mm_token_type_ids"] = types
+    torch.manual_seed(7)
+    longer["pixel_values_videos"] = torch.randn_like(batch["pixel_values"])
+    longer["video_grid_thw"] = batch["image_grid_thw"].clone()
+    return longer
+
+
+def video_only(batch: Batch) -> Batch:
+    both = with_video(ranks.without_image(batch) | {k: batch[k] for k in ("pixel_values", "image_grid_thw")})
+    return {name: value for name, value in both.items() if name not in ("pixel_values", "image_grid_thw")}
+
+
+def image_and_text(folder: Path) -> list[Batch]:
+    first, second = torch.load(folder / "batches.pt")[:2]
+    return [first, ranks.without_image(second)]
+
+
+def image_and_both(folder: Path) -> list[Batch]:
+    first, second = torch.load(folder / "batches.pt")[:2]
+    return [first, with_video(second)]
+
+
+def video_and_text(folder: Path) -> list[Batch]:
+    first, second = torch.load(folder / "batches.pt")[:2]
+    return [video_only(first), ranks.without_image(second)]
+
+
+def slices(folder: Path) -> list[Batch]:
+    """MiniCPM-V: two slices on one rank, five on the other, two a call."""
+    return [_sliced(folder, 2), _sliced(folder, 5)]
+
+
+def _sliced(folder: Path, count: int) -> Batch:
+
+    config = json.loads((folder / "config.json").read_text())
+    patch, queries = config["vision_config"]["patch_size"], config["query_num"]
+    torch.manual_seed(count)
+    text = torch.randint(10, 100, (1, 4 + count * queries + 6))
+    bounds = torch.tensor([[4 + queries * n, 4 + queries * (n + 1)] for n in range(count)])
+    pixels = [torch.randn(3, patch, patch * 16) for _ in range(count)]
+    data = {
+        "input_ids": text,
+        "position_ids": torch.arange(text.shape[1])[None],
+        "pixel_values": [pixels],
+        "tgt_sizes": [torch.tensor([[4, 4]] * count)],
+        "image_bound": [bounds],
+    }
+    labels = text.clone()
+    labels[:, 4 : 4 + count * queries] = ranks.IGNORED
+    return {"data": data, "labels": labels}
+
+
+def mean_gradients(model: Any, batches: list[Batch]) -> dict[str, torch.Tensor]:
+    for batch in batches:
+        (model(**batch).loss / len(batches)).backward()
+    found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad(set_to_none=True)
+    return found
+
+
+def train(kind: str, folder: Path, rank: int, meet: Any, make: Callable[[Path], list[Batch]]) -> float:
+    """One backward under ZeRO-3: the largest relative difference of any gradient."""
+    model = ranks.load(Cell(kind), folder)
+    batches = make(folder)
+    right = mean_gradients(model, batches)
+    with meet():
+        engine = zero3(model)
+        engine.backward(engine(**batches[rank]).loss)
+        worst = 0.0
+        for name, parameter in model.named_parameters():
+            got = deepspeed.utils.safe_get_full_grad(parameter)
+            value = right.get(name, torch.zeros_like(got))
+            scale = max(float(value.abs().max()), 1e-4)
+            worst = max(worst, float((got - value).abs().max()) / scale)
+    return worst
+
+
+def evaluate(kind: str, folder: Path, rank: int, meet: Any) -> float:
+    model = ranks.load(Cell(kind), folder).eval()
+    batch = image_and_text(folder)[rank]
+    with torch.no_grad():
+        right = model(**batch).logits
+        with meet():
+            got = zero3(model).eval()(**batch).logits
+    return float((got - right).abs().max() / right.abs().max())
+
+
+def generate(kind: str, folder: Path, rank: int, meet: Any) -> float:
+    model: Any = ranks.load(Cell(kind), folder).eval()
+    model.config.use_cache = True
+    batch = image_and_text(folder)[rank]
+    batch = {name: value for name, value in batch.items() if name != "labels"}
+    told = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    right = model.generate(**batch, **told)
+    with meet():
+        engine = zero3(model).eval()
+        got = engine.module.generate(**batch, **told, synced_gpus=True)
+    return float((got != right).sum())
+
+
+def fsdp1(kind: str, folder: Path, rank: int, meet: Any) -> float:
+    """One step of SGD under FSDP1, every block wrapped: what became of the parameters."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+    model = ranks.load(Cell(kind), folder)
+    batches = image_and_text(folder)
+    right = mean_gradients(model, batches)
+    blocks = {type(m) for name, m in model.named_modules() if name.rpartition(".")[2].isdigit()}
+    blocks = {cls for cls in blocks if "Layer" in cls.__name__ or "Block" in cls.__name__}
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with meet():
+        wrapped = Fsdp(
+            model,
+            auto_wrap_policy=ModuleWrapPolicy(blocks),
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+        )
+        optimizer = torch.optim.SGD(wrapped.parameters(), lr=1.0)
+        wrapped(**batches[rank]).loss.backward()
+        optimizer.step()
+        worst = 0.0
+        with Fsdp.summon_full_params(wrapped):
+            for name, parameter in wrapped.named_parameters():
+                name = name.replace("_fsdp_wrapped_module.", "")
+                value = right.get(name, torch.zeros_like(parameter))
+                scale = max(float(value.abs().max()), 1e-3)
+                worst = max(worst, float((before[name] - parameter - value).abs().max()) / scale)
+    return worst
+
+
+def zero3(model: Any) -> Any:
+    deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
+    ranks.wait_for_every_collective()
+    config = ranks.deepspeed_config(Cell(engine="zero3"))
+    return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
+
+
+SCENARIOS: dict[str, Callable[..., float]] = {
+    "text": functools.partial(train, make=image_and_text),
+    "image-and-both": functools.partial(train, make=image_and_both),
+    "video-and-text": functools.partial(train, make=video_and_text),
+    "slices": functools.partial(train, make=slices),
+    "evaluate": evaluate,
+    "generate": generate,
+    "fsdp1": fsdp1,
+}
+
+
+def one_rank(scenario: str, kind: str, folder: Path, rank: int, port: int, out: Path) -> None:
+    ranks._log_to(out.with_suffix(".log"))
+    try:
+        found = SCENARIOS[scenario](kind, folder, rank, lambda: ranks.process_group(rank, port))
+        out.write_text(json.dumps({"difference": found}))
+    except Exception as error:
+        traceback.print_exc()
+        out.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        raise SystemExit(1) from None
+
+
+def run(scenario: str, kind: str, folder: Path, out: Path) -> dict[str, Any]:
+    fork, port = multiprocessing.get_context("fork"), free_port()
+    written = [out / f"{scenario}-{kind}-{rank}.json" for rank in range(WORLD)]
+    members = [
+        fork.Process(target=one_rank, args=(scenario, kind, folder, rank, port, path))
+        for rank, path in enumerate(written)
+    ]
+    for member in members:
+        member.start()
+    end = time.monotonic() + LIMIT
+    while any(member.is_alive() for member in members) and time.monotonic() < end:
+        if any(member.exitcode for member in members):
+            end = min(end, time.monotonic() + 5)
+        time.sleep(0.1)
+    for member in members:
+        member.kill()
+        member.join()
+    shm.forget(port)
+    reports = [json.loads(p.read_text()) if p.exists() else {"error": "no report"} for p in written]
+    errors = [report["error"] for report in reports if "error" in report]
+    worst = max((report.get("difference", 0.0) for report in reports), default=0.0)
+    return {"id": f"{scenario}:{kind}", "error": next(iter(errors), None), "difference": worst}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.mixed_ranks")
+    parser.add_argument("scenarios", nargs="+", metavar="SCENARIO:KIND")
+    parser.add_argument("--models", nargs="+", required=True, metavar="KIND=FOLDER")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
+    asked = parser.parse_args()
+    models = dict(pair.split("=", 1) for pair in asked.models)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    ranks.load_extension()
+    for name in asked.scenarios:
+        scenario, kind = name.split(":")
+        print(json.dumps(run(scenario, kind, Path(models[kind]), asked.out)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""The parts of the patches for mixed batches that need no torch."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from vlmpatch import api
+from vlmpatch.journal import Journal
+
+batches: Any = importlib.import_module("vlmpatch.patches.transformers.batches_without_images")
+unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
+groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
+experts: Any = importlib.import_module("vlmpatch.patches.deepspeed.sparse_experts")
+
+
+class Vision:
+    def forward(self, input_ids=None, inputs_embeds=None, pixel_values=None, pixel_values_videos=None):  # type: ignore[no-untyped-def]
+        if inputs_embeds is None:
+            inputs_embeds = self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
+        if pixel_values is not None:
+            self.get_image_features(pixel_values)  # type: ignore[attr-defined]
+        return inputs_embeds
+
+
+class ImageFirst:
+    def forward(self, pixel_values, input_ids=None, inputs_embeds=None):  # type: ignore[no-untyped-def]
+        features = self.get_image_features(pixel_values)  # type: ignore[attr-defined]
+        return features, self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
+
+
+class DualEncoder:
+    def forward(self, input_ids=None, pixel_values=None):  # type: ignore[no-untyped-def]
+        return self.get_text_features(input_ids), self.get_image_features(pixel_values)  # type: ignore[attr-defined]
+
+
+class Text:
+    def forward(self, input_ids=None, inputs_embeds=None):  # type: ignore[no-untyped-def]
+        return self.embed_tokens(input_ids)  # type: ignore[attr-defined]
+
+
+class Whole:
+    """Hands everything to the model inside it, as ``ForConditionalGeneration`` does."""
+
+    def forward(self, input_ids=None, inputs_embeds=None, pixel_values=None, **kwargs):  # type: ignore[no-untyped-def]
+        return self.model(input_ids, inputs_embeds=inputs_embeds, pixel_values=pixel_values)  # type: ignore[attr-defined]
+
+
+def test_a_model_that_skips_its_tower_is_recognised_by_its_forward() -> None:
+    assert batches.path_of(Vision).pixels == ("pixel_values", "pixel_values_videos")
+
+
+@pytest.mark.parametrize("innocent", [ImageFirst, DualEncoder, Text, Whole, type("Own", (Vision,), {})])
+def test_no_other_class_is(innocent: type) -> None:
+    assert batches.path_of(innocent) is None
+
+
+RULE = """
+class Trainer:
+    def _wrap_model(self, model):
+        kwargs["find_unused_parameters"] = not model.is_gradient_checkpointing
+"""
+
+
+def test_the_rule_is_looked_for() -> None:
+    assert unused.look(api.Code("m", "m.py", RULE)) is None
+    mended = RULE.replace("not model.is_gradient_checkpointing", "True")
+    assert "whatever the checkpointing" in unused.look(api.Code("m", "m.py", mended))
+    with pytest.raises(api.Unrecognised):
+        unused.look(api.Code("m", "m.py", "pass"))
+
+
+class Model:
+    def __init__(self, config: Any, *names: str) -> None:
+        self.config = config
+        self.names = names
+
+    def named_parameters(self) -> Any:
+        return [(name, SimpleNamespace(requires_grad=True)) for name in self.names]
+
+    def modules(self) -> Any:
+        return []
+
+
+def search(arguments: dict[str, Any], *names: str, **config: Any) -> bool:
+    trainer = SimpleNamespace(args=SimpleNamespace(**arguments))
+    handler = SimpleNamespace(find_unused_parameters=False)
+    patch = api.Patch("unused-under-checkpointing", Journal())
+    unused._search(patch, trainer, Model(SimpleNamespace(**config), *names), handler)
+    found: bool = handler.find_unused_parameters
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_experts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unused, "sparse_blocks", lambda model: iter(()))
+
+
+def test_the_search_stays_on_for_a_trained_tower() -> None:
+    assert search({}, "model.vision_tower.weight", vision_config={})
+
+
+def test_what_the_user_said_stands() -> None:
+    assert not search({"ddp_find_unused_parameters": False}, "model.vision_tower.weight", vision_config={})
+
+
+def test_reentrant_checkpointing_cannot_have_it() -> None:
+    said = {"gradient_checkpointing_kwargs": {"use_reentrant": True}}
+    assert not search(said, "model.vision_tower.weight", vision_config={})
+
+
+def test_text_models_and_frozen_towers_do_not_pay_for_it() -> None:
+    assert not search({}, "model.layers.0.weight")
+    assert not search({}, "model.language_model.layers.0.weight", "lm_head.weight", vision_config={})
+
+
+MINICPMV = """
+class MiniCPMV(Base):
+    def __init__(self, config): ...
+    def get_vllm_embedding(self, data):
+        for start in range(0, n, self.config.vision_batch_size):
+            self.vpm(pixels)
+        self.resampler(hidden)
+"""
+
+
+def test_slice_groups_are_looked_for() -> None:
+    assert groups.look(api.Code("m", "m.py", MINICPMV)) is None
+    once = MINICPMV.replace("vision_batch_size", "other")
+    assert "once" in groups.look(api.Code("m", "m.py", once))
+    assert groups.look(api.Code("m", "m.py", "class Other: ...")) is not None
+
+
+def test_experts_need_a_zero3_that_knows_leaves() -> None:
+    source = "class DeepSpeedZeRoOffload:\n    def __init__(self, module):\n        z3_leaf_module\n"
+    assert experts.look(api.Code("m", "m.py", source)) is None
+    assert experts.look(api.Code("m", "m.py", source.replace("z3_leaf_module", "pass"))) is not None
+    with pytest.raises(api.Unrecognised):
+        experts.look(api.Code("m", "m.py", "pass"))
