@@ -37,13 +37,13 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Mark the blocks before ZeRO-3 puts its hooks on them."""
 
-    def with_leaves(original: Any, self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_leaves(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         inside: set[int] = set()
-        for block in sparse_blocks(model):
+        for block in sparse_blocks(kwargs["module"] if "module" in kwargs else args[0]):
             if id(block) in inside or getattr(block, "_z3_leaf", None) is not None:
                 continue
             inside.update(id(inner) for inner in block.modules())
             patch.replace(block, "_z3_leaf", True)
-        return original(self, model, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     patch.wrap(module.DeepSpeedZeRoOffload, "__init__", with_leaves)

@@ -172,23 +172,21 @@ def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if text is None or given.get("inputs_embeds") is not None:
         return 0
     own = sum(given.get(name) is not None for name in path.pixels)
-    own += 0 if own else any(given.get(name) for name in _ENCODED if not _is_tensor(given.get(name)))
-    own += 0 if own else any(_is_tensor(given.get(name)) for name in _ENCODED)
+    encoded = any(_holds(given.get(name)) for name in _ENCODED)
     training = model.training and torch.is_grad_enabled()
-    if training and own and len(path.pixels) == 1:
+    if training and (own or encoded) and len(path.pixels) == 1:
         return 0
     groups = waiting_groups(_image_side(model))
     if not groups:
-        return int(training and not own and not finds_unused() and _trained(model))
+        alone = own or encoded or finds_unused()
+        return int(training and not alone and _trained(model))
     if training and len(path.pixels) == 1:
         return 1
     return max(largest(own, groups, text.device), int(training)) - own
 
 
-def _is_tensor(value: Any) -> bool:
-    import torch
-
-    return isinstance(value, torch.Tensor)
+def _holds(encoded: Any) -> bool:
+    return encoded is not None and (not isinstance(encoded, dict) or bool(encoded))
 
 
 def _trained(model: Any) -> bool:
