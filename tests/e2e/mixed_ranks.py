@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import inspect
 import json
 import multiprocessing
 import sys
@@ -126,7 +127,9 @@ def evaluate(kind: str, folder: Path, rank: int, meet: Any) -> float:
     with torch.no_grad():
         right = model(**batch).logits
         with meet():
-            got = zero3(model).eval()(**batch).logits
+            engine = zero3(model)
+            engine.eval()
+            got = engine(**batch).logits
     return float((got - right).abs().max() / right.abs().max())
 
 
@@ -134,11 +137,13 @@ def generate(kind: str, folder: Path, rank: int, meet: Any) -> float:
     model: Any = ranks.load(Cell(kind), folder).eval()
     model.config.use_cache = True
     batch = image_and_text(folder)[rank]
-    batch = {name: value for name, value in batch.items() if name != "labels"}
+    taken = inspect.signature(model.forward).parameters
+    batch = {name: value for name, value in batch.items() if name != "labels" and name in taken}
     told = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
     right = model.generate(**batch, **told)
     with meet():
-        engine = zero3(model).eval()
+        engine = zero3(model)
+        engine.eval()
         got = engine.module.generate(**batch, **told, synced_gpus=True)
     return float((got != right).sum())
 

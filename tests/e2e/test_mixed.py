@@ -102,7 +102,9 @@ def test_videos_evaluation_and_generation(stack: str, tmp_path: Path) -> None:
     for scenario in SCENARIOS:
         assert bare[scenario][0] is not None, f"{scenario} holds without us"
         assert patched[scenario][0] is None, f"{scenario}: {patched[scenario][0]}"
-        assert patched[scenario][1] <= GRADIENTS, f"{scenario}: {patched[scenario][1]}"
+        # What a step of SGD did to a parameter is known to the rounding of the parameter.
+        allowed = PARAMETERS if scenario.startswith("fsdp1") else GRADIENTS
+        assert patched[scenario][1] <= allowed, f"{scenario}: {patched[scenario][1]}"
 
 
 def test_numbers_of_slices(standin: Path, tmp_path: Path) -> None:
