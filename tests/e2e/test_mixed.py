@@ -36,7 +36,6 @@ SHORT = {
         mixed("qwen2_5_vl", "zero3", "lora", "alternating"),
         mixed("llava", "zero3", "full"),
         mixed("llava", "fsdp2", "lora"),
-        Cell("qwen3_moe", "zero3", "full", compared=2),  # experts
     ],
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),
