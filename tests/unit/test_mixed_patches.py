@@ -14,7 +14,6 @@ from vlmpatch.journal import Journal
 batches: Any = importlib.import_module("vlmpatch.patches.transformers.batches_without_images")
 unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
 groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
-experts: Any = importlib.import_module("vlmpatch.patches.deepspeed.sparse_experts")
 
 
 class Vision:
@@ -132,11 +131,3 @@ def test_slice_groups_are_looked_for() -> None:
     once = MINICPMV.replace("vision_batch_size", "other")
     assert "once" in groups.look(api.Code("m", "m.py", once))
     assert groups.look(api.Code("m", "m.py", "class Other: ...")) is not None
-
-
-def test_experts_need_a_zero3_that_knows_leaves() -> None:
-    source = "class DeepSpeedZeRoOffload:\n    def __init__(self, module):\n        z3_leaf_module\n"
-    assert experts.look(api.Code("m", "m.py", source)) is None
-    assert experts.look(api.Code("m", "m.py", source.replace("z3_leaf_module", "pass"))) is not None
-    with pytest.raises(api.Unrecognised):
-        experts.look(api.Code("m", "m.py", "pass"))
