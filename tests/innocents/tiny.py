@@ -40,12 +40,12 @@ def data(count: int = 8) -> Any:
 
 def trainer_of(cls: Any, net: Any, callbacks: Any = None, **arguments: Any) -> Any:
     cpu = "use_cpu" if "use_cpu" in inspect.signature(TrainingArguments).parameters else "no_cuda"
+    arguments.setdefault("save_strategy", "no")
     args = TrainingArguments(
         output_dir="out",
         max_steps=3,
         per_device_train_batch_size=2,
         report_to=[],
-        save_strategy="no",
         disable_tqdm=True,
         seed=3,
         **{cpu: True},
