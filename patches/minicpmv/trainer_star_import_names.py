@@ -5,8 +5,9 @@ transformers drops them as it moves to built-in generics: Dict, List and Tuple i
 
 Since transformers 4.50.0.
 
-The change: when a ``trainer.py`` beside the running script misses such names, ``transformers.trainer``
-has them. Any other process sees nothing.
+The change: when a ``trainer.py`` beside the running script, or beside a file that is importing
+transformers right now (the script in a notebook, under ``runpy``, or imported by another program), misses
+such names, ``transformers.trainer`` has them. Any other process sees nothing.
 
 Upstream: https://github.com/OpenBMB/MiniCPM-V/blob/main/finetune/trainer.py
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from types import ModuleType
 
 from vlmpatch.api import Code, Patch, Unrecognised, of_file
@@ -45,9 +47,20 @@ def apply(patch: Patch, module: ModuleType) -> None:
             patch.warn("names", f"{script.path} should say `from typing import {names}`.")
 
 
+def _importing_folders() -> list[str]:
+    """Where the files lie whose import statements led here, nearest first."""
+    folders: dict[str, None] = {}
+    frame = sys._getframe()
+    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+        path = frame.f_globals.get("__file__")
+        if isinstance(path, str) and frame.f_code.co_name == "<module>":
+            folders[os.path.dirname(os.path.abspath(path))] = None
+    return list(folders)
+
+
 def _scripts() -> list[Code]:
     found = []
-    for folder in script_folders():
+    for folder in dict.fromkeys([*script_folders(), *_importing_folders()]):
         path = os.path.join(folder, "trainer.py")
         if os.path.isfile(path):
             with contextlib.suppress(Unrecognised):  # what cannot be read is not the script

@@ -42,10 +42,30 @@ ACCUMULATE_TEXT = Cell(checkpointing="nonreentrant", **TEXT)
 ACCUMULATE_TEXT_ZERO2 = Cell(checkpointing="nonreentrant", engine="zero2", **TEXT)
 WRONG = r"Wrong: gradients are \S+ off"
 
+METADATA = r"Recomputed values for the following tensors have different metadata"
+WRAPPED = Cell(trainer="wrapped", tuning="full", checkpointing="nonreentrant")
+WRAPPED_FSDP = Cell(trainer="wrapped", kind="llava", engine="fsdp2", checkpointing="nonreentrant")
+WRAPPED_ZERO3 = Cell(trainer="wrapped", tuning="full", engine="zero3", checkpointing="nonreentrant")
+OWN_CALLS = Cell(trainer="own_calls", tuning="full", checkpointing="reentrant")
+NO_GRADIENT = r"Wrong: \d+ of \d+ parameters have no gradient"
+DS_STATE = r"object has no attribute 'ds_grads_remaining'"
+
+OLD_SCRIPT = Cell(trainer="old_script", forwards=2, checkpointing="nonreentrant")
+NO_COUNT = r"compute_loss\(\) got an unexpected keyword argument 'num_items_in_batch'"
+
+
+FORCED = Cell(trainer="llamafactory_sft_unused")
+READY = r"Expected to mark a variable ready only once"
+
 # Per stack: the cell, and the error of the bare run; None where it is right by itself.
 CASES: dict[str, list[tuple[Cell, str | None]]] = {
     NEWEST: [(GENERATE, WRONG_TOKENS), (IN_STEP_LLAVA, None), (LEAF_LLAVA, LEAF)],
     LAST_4: [
+        (OLD_SCRIPT, NO_COUNT),
+        (WRAPPED, METADATA),
+        (WRAPPED_FSDP, METADATA),
+        (WRAPPED_ZERO3, DS_STATE),
+        (OWN_CALLS, NO_GRADIENT),
         (LEAF_LLAVA, LEAF),
         (LEAF_KBIT, LEAF),
         (LEAF_OWN, LEAF),
@@ -55,7 +75,8 @@ CASES: dict[str, list[tuple[Cell, str | None]]] = {
     ],
 }
 SLOW: dict[str, list[tuple[Cell, str | None]]] = {
-    TF447: [(ACCUMULATE_LLAVA, WRONG), (ACCUMULATE_TEXT, WRONG)],
+    "llamafactory093": [(FORCED, READY)],
+    TF447: [(WRAPPED, METADATA), (ACCUMULATE_LLAVA, WRONG), (ACCUMULATE_TEXT, WRONG)],
     TRL014: [
         (ACCUMULATE, None),
         (ACCUMULATE_LLAVA, WRONG),
@@ -97,8 +118,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[d
     def run(name: str) -> tuple[dict[str, Result], ...]:
         stack = envs.read_stacks()[name]
         wanted = [cell for cell, _ in [*CASES.get(name, ()), *SLOW.get(name, ())]]
+        measures = [cell.reference for cell in wanted if cell.trainer == FORCED.trainer]
         out: Path = tmp_path_factory.mktemp(name)
-        return cells.run(stack, wanted, out / "bare"), cells.run(stack, wanted, out / "patched", patched=True)
+        bare = cells.run(stack, [*measures, *wanted], out / "bare")
+        return bare, cells.run(stack, wanted, out / "patched", patched=True, reference=out / "bare")
 
     return run
 
@@ -113,3 +136,4 @@ def test_field(
         assert re.search(error, bare.error or ""), str(bare)
     assert patched.ok, f"{patched}\n{patched.log[-3000:]}"
     assert patched.between_ranks == 0.0, str(patched)
+    assert (patched.difference or 0.0) <= 1e-5, str(patched)  # a framework's cell: to checkpointing off

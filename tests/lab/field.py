@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import tempfile
 import threading
@@ -197,6 +198,74 @@ def _write_features(model: Any, batch: Batch) -> Batch:
     return {"inputs_embeds": embeddings, **kept}
 
 
+# --- checkpointing that transformers knows nothing of ---------------------------------------------
+
+
+def wrapped(cell: Cell, folder: Path) -> Gradients:
+    """torch's ``checkpoint_wrapper`` on the decoder layers, as FSDP's activation checkpointing puts it."""
+    parts = importlib.import_module("torch.distributed.algorithms._checkpoint.checkpoint_wrapper")
+    kind = parts.CheckpointImpl.REENTRANT if _reentrant(cell) else parts.CheckpointImpl.NO_REENTRANT
+
+    def wrap(layer: Any) -> Any:
+        return parts.checkpoint_wrapper(layer, checkpoint_impl=kind)
+
+    return _checkpointed(cell, folder, wrap)
+
+
+def own_calls(cell: Cell, folder: Path) -> Gradients:
+    """A decoder layer that calls torch's ``checkpoint`` itself, as remote code does."""
+
+    def wrap(layer: Any) -> Any:
+        forward = layer.forward
+
+        def checkpointed(*args: Any, **kwargs: Any) -> Any:
+            function = functools.partial(forward, **kwargs)
+            return torch.utils.checkpoint.checkpoint(function, *args, use_reentrant=_reentrant(cell))
+
+        layer.forward = checkpointed
+        return layer
+
+    return _checkpointed(cell, folder, wrap)
+
+
+def _reentrant(cell: Cell) -> bool:
+    return cell.checkpointing == "reentrant"
+
+
+def _checkpointed(cell: Cell, folder: Path, wrap: Callable[[Any], Any]) -> Gradients:
+    model = ranks.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+    for config in (model.config, getattr(model.config, "text_config", model.config)):
+        config.use_cache = True  # nobody said otherwise
+    for name, holder in list(model.named_modules()):
+        if name.endswith("layers") and not any(tower in name for tower in ("visual", "vision")):
+            for number, layer in enumerate(holder):
+                holder[number] = wrap(layer)
+    engine = ranks.ENGINES[cell.engine](cell, model)
+    batches = ranks.make_batches(cell, folder, dist.get_rank())
+    engine.backward(torch.stack([engine.forward(batch) for batch in batches]).sum())
+    inner = "_checkpoint_wrapped_module."
+    found = {name.replace(inner, ""): g for name, g in ranks.gradients(engine, model).items()}
+    check(found, plain(cell, folder))
+    return found
+
+
+def keyword_blocks(cell: Cell, folder: Path) -> Gradients:
+    """A tower whose blocks are called by keyword, as Llama 4's are."""
+    model = ranks.prepare(cell, folder)
+    for module in model.modules():
+        if type(module).__name__.endswith("EncoderLayer"):
+            module.__class__ = _called_by_keyword(type(module))
+    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model))
+
+
+def _called_by_keyword(base: Any) -> Any:
+    def __call__(self: Any, hidden_states: Any, *args: Any, **kwargs: Any) -> Any:
+        named = dict(zip(("attention_mask", "causal_attention_mask"), args, strict=False))
+        return base.__call__(self, hidden_states=hidden_states, **named, **kwargs)
+
+    return type(base.__name__, (base,), {"__call__": __call__})
+
+
 # --- accumulated losses ---------------------------------------------------------------------------
 
 
@@ -222,12 +291,26 @@ def accumulate_ignored(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False, base=Old)
 
 
+def old_script(cell: Cell, folder: Path) -> Gradients:
+    """A script of 2024: ``compute_loss`` takes no count, the trainer is built with ``tokenizer=``."""
+
+    class Old(transformers.Trainer):  # type: ignore[misc]
+        def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False) -> Any:
+            outputs = model(**inputs)
+            return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+    named = {"tokenizer": transformers.AutoTokenizer.from_pretrained(folder)}
+    return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False, base=Old, named=named)
+
+
 def _llama() -> Any:
     transformers.set_seed(3)
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**zoo.TEXT))
 
 
-def _accumulated(cell: Cell, folder: Path, model: Any, counted: bool, base: Any = None) -> Gradients:
+def _accumulated(
+    cell: Cell, folder: Path, model: Any, counted: bool, base: Any = None, named: Any = None
+) -> Gradients:
     trainers = importlib.import_module("tests.lab.trainers")
     own = [ranks.make_batches(cell, folder, rank) for rank in range(WORLD)]
     if counted:
@@ -250,7 +333,9 @@ def _accumulated(cell: Cell, folder: Path, model: Any, counted: bool, base: Any 
         )
         recorded = trainers.record(Path(place) / "gradients.pt")
         data = [batch for turn in zip(*own, strict=True) for batch in turn]
-        trainer = InOrder(model, settings, data_collator=lambda rows: rows[0], train_dataset=data)
+        trainer = InOrder(
+            model, settings, data_collator=lambda rows: rows[0], train_dataset=data, **(named or {})
+        )
         trainer.train()
         found: Gradients = torch.load(recorded[0])
     right, loss = _accumulated_right(cell, folder, own, counted)
@@ -283,6 +368,10 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "accumulate": accumulate,
     "accumulate_text": accumulate_text,
     "accumulate_ignored": accumulate_ignored,
+    "old_script": old_script,
+    "wrapped": wrapped,
+    "own_calls": own_calls,
+    "keyword_blocks": keyword_blocks,
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,
     "generate": generate,

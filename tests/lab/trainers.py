@@ -275,7 +275,42 @@ def _said(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | bool) else str(value)
 
 
-def llamafactory(cell: Cell, folder: Path, output: Path) -> None:
+def trl_grpo(cell: Cell, folder: Path, output: Path) -> None:
+    """A language model that ends its answers after three tokens or so, at another length on each rank."""
+    trl = importlib.import_module("trl")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ends = list(range(0, len(tokenizer), 3))
+    config = transformers.LlamaConfig(**{**zoo.TEXT, "vocab_size": len(tokenizer), "eos_token_id": ends})
+    model = output.with_name("llama")
+    transformers.set_seed(0)
+    transformers.LlamaForCausalLM(config).save_pretrained(model)
+    (model / "generation_config.json").unlink()  # what the configuration says of the cache then counts
+    tokenizer.save_pretrained(model)
+    prompts = trl_data([{"prompt": f"describe the image {number}"} for number in range(16)])
+    said = arguments(cell, output)
+    settings = trl.GRPOConfig(
+        **{**said, "per_device_train_batch_size": 2},
+        num_generations=2,
+        max_prompt_length=16,
+        max_completion_length=24,
+    )
+
+    def longest(completions: list[str], **kwargs: Any) -> list[float]:
+        return [float(len(text)) for text in completions]
+
+    trl.GRPOTrainer(str(model), longest, args=settings, train_dataset=prompts).train()
+
+
+def trl_data(rows: list[dict[str, str]]) -> Any:
+    return importlib.import_module("datasets").Dataset.from_list(rows)
+
+
+def llamafactory_unused(cell: Cell, folder: Path, output: Path) -> None:
+    """As rows without an image need it."""
+    llamafactory(cell, folder, output, ddp_find_unused_parameters=True)
+
+
+def llamafactory(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     run_exp = importlib.import_module("llamafactory.train.tuner").run_exp
 
     info = {"sft": {"file_name": "sft.jsonl", "formatting": "sharegpt", "columns": COLUMNS, "tags": TAGS}}
@@ -290,6 +325,7 @@ def llamafactory(cell: Cell, folder: Path, output: Path) -> None:
         {
             **settings,
             **reentrant,
+            **more,
             "disable_gradient_checkpointing": not checkpointing,
             "model_name_or_path": str(folder),
             "stage": "sft",
@@ -382,7 +418,9 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "trl_dpo": trl_dpo,
     "swift_sft": swift,
     "swift_dpo": swift_dpo,
+    "trl_grpo": trl_grpo,
     "llamafactory_sft": llamafactory,
+    "llamafactory_sft_unused": llamafactory_unused,
     "axolotl_sft": axolotl,
 }
 PACKAGES = {
@@ -393,6 +431,8 @@ PACKAGES = {
     "trl_dpo": "trl",
     "swift_sft": "swift",
     "swift_dpo": "swift",
+    "trl_grpo": "trl",
     "llamafactory_sft": "llamafactory",
+    "llamafactory_sft_unused": "llamafactory",
     "axolotl_sft": "axolotl",
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,3 +57,64 @@ def hook_that_keeps_the_leaf() -> Callable[..., Any]:
 )
 def test_which_hooks_hand_on_a_copy(hook: Callable[..., Any], taken: bool) -> None:
     assert patch_file("input-grads-leaf")._lets_require_grad(hook) is taken
+
+
+def takes_nothing_new(self: Any, model: Any, inputs: Any, return_outputs: bool = False) -> None: ...
+
+
+def takes_the_count(self: Any, model: Any, inputs: Any, num_items_in_batch: Any = None) -> None: ...
+
+
+def takes_anything(self: Any, model: Any, inputs: Any, **kwargs: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "takes"), [(takes_nothing_new, False), (takes_the_count, True), (takes_anything, True)]
+)
+def test_which_compute_loss_is_called_without_the_count(method: Callable[..., Any], takes: bool) -> None:
+    assert patch_file("overridden-compute-loss").takes_count(method) is takes
+
+
+def test_a_script_that_another_program_runs_is_found(tmp_path: Path) -> None:
+    script = tmp_path / "finetune" / "finetune.py"
+    script.parent.mkdir()
+    script.write_text("found = folders()")
+    folders = patch_file("trainer-star-import-names")._importing_folders
+    ran = runpy.run_path(str(script), init_globals={"folders": folders})
+    assert ran["found"][0] == str(script.parent)
+
+
+FORM_4_46 = (
+    "self.accelerator.backward(loss)\nif num_items_in_batch is None:\n"
+    "return loss.detach() / self.args.gradient_accumulation_steps"
+)
+FORM_4_49 = (
+    "if not self.model_accepts_loss_kwargs and self.compute_loss_func is None:\nloss = loss / 4\n"
+    'kwargs["scale_wrt_gas"] = False'
+)
+
+
+@pytest.mark.parametrize(
+    ("source", "accepts", "deepspeed", "count", "counted", "wanted"),
+    [
+        (FORM_4_46, False, False, None, False, (0.25, 1.0)),
+        (FORM_4_46, True, False, 9, True, (1.0, 1.0)),
+        (FORM_4_46, True, True, 9, True, (4.0, 1.0)),
+        (FORM_4_46, False, True, None, False, (1.0, 1.0)),
+        (FORM_4_49, False, False, 9, False, (1.0, 1.0)),
+        (FORM_4_49, True, True, None, False, (0.25, 0.25)),
+        (FORM_4_49, True, True, 9, True, (1.0, 1.0)),
+    ],
+)
+def test_what_an_accumulated_loss_is_multiplied_by(
+    source: str, accepts: bool, deepspeed: bool, count: Any, counted: bool, wanted: tuple[float, float]
+) -> None:
+    file = patch_file("accumulated-loss-undivided")
+    trainer = SimpleNamespace(
+        args=SimpleNamespace(gradient_accumulation_steps=4),
+        accelerator=SimpleNamespace(gradient_accumulation_steps=1),
+        model_accepts_loss_kwargs=accepts,
+        compute_loss_func=None,
+        is_deepspeed_enabled=deepspeed,
+    )
+    assert file.factors(file.read(source), trainer, count, counted) == wanted

@@ -1,0 +1,75 @@
+"""``Recomputed values … have different metadata``, or attention over everything twice: the cache grew again.
+
+What the user sees: with checkpointing that is not transformers' own (torch's ``checkpoint_wrapper``, FSDP's
+``activation_checkpointing``, ``checkpoint`` calls of a model) ``saved metadata: [1, 12, 171, 128]``,
+``recomputed metadata: [1, 12, 342, 128]``; ``The expanded size of the tensor (46) must match the existing
+size (23)``; ``Attention mask should be of size (2, 1, 93, 186)``; under ``use_reentrant=True`` nothing, and
+wrong gradients.
+
+Why: ``use_cache`` is True unless somebody says otherwise, in training too. The forward appends keys and
+values to the cache, and the recomputation of the same layer appends them once more. transformers drops the
+cache in its own checkpointing only.
+
+In every transformers looked at, 4.45 to 5.23.
+
+The change: while a backward runs, what is handed to a ``DynamicCache`` is the recomputation of what it holds.
+It is not kept again: the layer gets what it got in the forward.
+
+Upstream: https://github.com/pytorch/pytorch/issues/155171, https://github.com/oumi-ai/oumi/issues/1376,
+https://github.com/huggingface/transformers/issues/36040
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+
+def look(code: Code) -> str | None:
+    """There must be a cache that grows."""
+    if code.class_names("DynamicCache") is None:
+        raise Unrecognised("there is no DynamicCache")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Let nothing be appended in a backward."""
+    import torch
+
+    in_backward = torch._C._current_graph_task_id
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+
+    def update(
+        original: Callable[..., Any], self: Any, keys: Any, values: Any, layer: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        if not compiling() and in_backward() != -1 and torch.is_grad_enabled():
+            again = _as_in_forward(self, keys, values, layer)
+            if again is not None:
+                return again
+        return original(self, keys, values, layer, *args, **kwargs)
+
+    patch.wrap(module.DynamicCache, "update", update)
+
+
+def _as_in_forward(cache: Any, keys: Any, values: Any, layer: int) -> tuple[Any, Any] | None:
+    """What the cache gave the layer in the forward; None where it cannot be told."""
+    import torch
+
+    new, seen = keys.shape[-2], cache.get_seq_length(layer)
+    if seen == new:
+        return keys, values
+    held = _held(cache, layer)
+    if held is None or held[0].shape[-2] != seen or seen < new:
+        return None
+    before = [part[..., : seen - new, :] for part in held]
+    return torch.cat([before[0], keys], dim=-2), torch.cat([before[1], values], dim=-2)
+
+
+def _held(cache: Any, layer: int) -> tuple[Any, Any] | None:
+    if hasattr(cache, "layers"):
+        holder = cache.layers[layer]
+        return (holder.keys, holder.values) if hasattr(holder, "keys") else None
+    return cache.key_cache[layer], cache.value_cache[layer]
