@@ -234,6 +234,8 @@ class Trial:
         if copy is not None:  # the last to come goes first: copies do not know of each other
             copy.undo([])
             copy.hooks.remove()
+            # What was undone under its layers was switched off in place; now it can go altogether.
+            self.engine.redo([])
         self._stop()
         self.found += [
             f"{where}, then undone: {words}" for words in differences(self.before, self._snapshot())[:3]

@@ -1,0 +1,40 @@
+"""Sends a job to a stack and reads what its worker found."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.lab import envs, launch
+from tests.trust.worker import REMOTE
+from vlmpatch.catalog import default_path, read
+
+
+def targets() -> list[str]:
+    """Every target of the catalog; remote code as a name that matches its pattern."""
+    named = dict.fromkeys(
+        target for entry in read(default_path()).entries.values() for target in entry.targets
+    )
+    return [REMOTE if "modeling_minicpmv" in target else target for target in named if _testable(target)]
+
+
+def _testable(target: str) -> bool:
+    return "*" not in target or "modeling_minicpmv" in target
+
+
+def run(stack: str, limit: float, **job: Any) -> list[dict[str, Any]]:
+    """What the worker of ``stack`` reports, one dictionary a target."""
+    chosen = envs.read_stacks()[stack]
+    envs.make(chosen)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "modules").mkdir()
+        job |= {"targets": targets(), "folder": f"{folder}/modules"}
+        (Path(folder) / "job.json").write_text(json.dumps(job))
+        command = ["python", "-W", "ignore", "-m", "tests.trust.worker", f"{folder}/job.json"]
+        done = launch.run(chosen, command, limit=limit)
+    reports = [json.loads(line) for line in done.output.splitlines() if line.startswith('{"')]
+    if done.rc != 0 or not reports:
+        raise RuntimeError(str(done))
+    return reports
