@@ -101,8 +101,13 @@ class Layer:
 
     def off(self) -> bool:
         """See ``Deed.off``."""
-        self._layers.switch(self._key, self._wrapper, False)
-        return bool(self._layers.marks) or self._stacks.take(self._layers.value)
+        layers, value = self._layers, self._layers.value
+        layers.switch(self._key, self._wrapper, False)
+        if layers.marks:
+            return True
+        if not value.on and value.place.alive and value.place.held() is value.value:
+            self._stacks.adopt(value)  # it was under somebody else's, who has gone
+        return self._stacks.take(value)
 
 
 class Hook:
