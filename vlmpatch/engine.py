@@ -233,11 +233,9 @@ def load(entry: Entry) -> ModuleType:
     return importlib.import_module(f"vlmpatch.patches.{entry.module}")
 
 
-def start(environ: Mapping[str, str]) -> Engine:
-    """Read the catalog and the environment and arm everything; called once, by ``import vlmpatch``."""
+def make(environ: Mapping[str, str]) -> Engine:
+    """An engine for the catalog that is installed and what ``environ`` asks for; ``arm`` sets it to work."""
     catalog = read(default_path())
     asked = settings.read(environ, catalog.entries)
     report.configure(asked.log)
-    engine = Engine(catalog, asked)
-    engine.arm()
-    return engine
+    return Engine(catalog, asked)

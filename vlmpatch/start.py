@@ -53,12 +53,16 @@ def engine() -> Engine:
     """The engine of this process, started when it is first asked for."""
     global _engine
     if _engine is None:
-        from vlmpatch.engine import start
+        from vlmpatch.engine import make
 
+        made = None
         with _lock:
             if _engine is None:
-                _engine = start(os.environ)
-                sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Sentry)]
+                _engine = made = make(os.environ)
+        if made is not None:
+            # Not under the lock: patches import, and a thread that holds an import lock may wait for us.
+            sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Sentry)]
+            made.arm()
     return _engine
 
 
