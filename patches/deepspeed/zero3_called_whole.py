@@ -93,11 +93,15 @@ class Calls:
         self.process = os.getpid()
         kept = _handles[module] = []
 
+        # A deep copy (PEFT makes one of each module it trains whole) takes the hooks along, and nobody removes
+        # them there: it was not made under zero.Init, and is no business of ours.
         def before(module: Any, args: Any) -> None:
-            self.enter(module)
+            if module in _handles:
+                self.enter(module)
 
         def after(module: Any, args: Any, output: Any) -> None:
-            self.leave()
+            if module in _handles:
+                self.leave()
 
         for register, function, more in (
             (module.register_forward_pre_hook, before, {}),
