@@ -93,8 +93,8 @@ class Calls:
         self.process = os.getpid()
         kept = _handles[module] = []
 
-        # A deep copy (PEFT makes one of each module it trains whole) takes the hooks along, and nobody removes
-        # them there: it was not made under zero.Init, and is no business of ours.
+        # A deep copy (PEFT makes one of each module it trains whole) takes the hooks along, and nobody
+        # removes them there: it was not made under zero.Init, and is no business of ours.
         def before(module: Any, args: Any) -> None:
             if module in _handles:
                 self.enter(module)
