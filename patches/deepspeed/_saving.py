@@ -13,7 +13,7 @@ REMEDY = (
     "Where only one rank gets to it, as in a Trainer's _save, hand in the state_dict that _save is given."
 )
 # What the Trainer gathered for the save it is in: the model's id and its state dict.
-_handed: dict[int, Mapping[str, Any]] = {}
+_handed: dict[int, Mapping[str, Any] | None] = {}
 
 
 def whole_state(model: Any, *, keep: bool) -> dict[str, Any]:
@@ -37,6 +37,11 @@ def whole_state(model: Any, *, keep: bool) -> dict[str, Any]:
 def handed_over(model: Any) -> Mapping[str, Any] | None:
     """What the Trainer has gathered of ``model`` for the save it is in the middle of."""
     return _handed.get(id(model))
+
+
+def is_on_rank_0(model: Any) -> bool:
+    """Whether this rank took part in gathering ``model`` for rank 0, which alone has it and writes it."""
+    return _handed.get(id(model), model) is None
 
 
 @contextlib.contextmanager

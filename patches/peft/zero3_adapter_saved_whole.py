@@ -25,7 +25,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 
 from ..deepspeed._meeting import meet
 from ..deepspeed._partitioned import absent, any_absent, rank, whole
-from ..deepspeed._saving import REMEDY, handed_over
+from ..deepspeed._saving import REMEDY, handed_over, is_on_rank_0
 
 STATE = "get_peft_model_state_dict"
 HOLDERS = ("peft.peft_model", "peft.utils", "peft", "peft.mixed_model")  # who has it by name
@@ -53,6 +53,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
             gathered = handed_over(model)
             if gathered is not None:
                 return original(model, gathered, *args, **kw)
+            if is_on_rank_0(model):
+                return {}  # transformers 5 calls _save on every rank; this one writes nothing
             meet(patch, f"saving the adapter of {type(model).__name__}", why=REMEDY)
             found = original(model, model.state_dict(keep_vars=True), *args, **kw)
             return {name: _values(value) for name, value in found.items()}

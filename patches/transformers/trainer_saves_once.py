@@ -63,8 +63,7 @@ def kept(gather: Callable[..., Any], hand: Callable[[Any], None]) -> Callable[..
 
     def gathering(*args: Any, **kwargs: Any) -> Any:
         state = gather(*args, **kwargs)
-        if state is not None:
-            hand(state)
+        hand(state)
         return state
 
     return gathering
