@@ -149,7 +149,7 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         (TRACE + "IndexError: index 0 is out of bounds for dimension 0 with size 0", None),
         ("RuntimeError：a leaf Variable that requires grad is being used in an in-place operation.", "F13"),
         (WATCHDOG.format(0) + "\nfsdp", None),
-        (WATCHDOG.format(0) + "\nzero3 fsdp", None),
+        (WATCHDOG.format(0) + "\nzero3 FSDP", None),
         (WATCHDOG.format(0) + "\nzero3 model-30B-A3B", "F27"),
         ("微调进度100%后报错 Watchdog caught collective operation timeout: WorkNCCL", "F12"),
         (
@@ -166,11 +166,12 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "F20",
         ),
         (
-            "RuntimeError: The size of tensor a (61) must match the size of tensor b (62) at non-singleton",
+            "RuntimeError: The size of tensor a (61) must match the size of tensor b (62) at non-singleton dimension 2",
             "F30",
         ),
+        ("in masked_mean: The size of tensor a (25) must match the size of tensor b (24)", None),
         (
-            "RuntimeError: The size of tensor a (61) must match the size of tensor b (77) at non-singleton",
+            "RuntimeError: The size of tensor a (61) must match the size of tensor b (77) at non-singleton dimension 2",
             None,
         ),
         ("TypeError: MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given", "F28"),
@@ -178,10 +179,85 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         ("TypeError: M._set_gradient_checkpointing() got an unexpected keyword argument 'enable'", "D"),
         ("RuntimeError: Expected to have finished reduction in the prior iteration before starting", "F19"),
         ("RuntimeError: No space left on device", None),
+        (
+            "saved metadata: {'shape': torch.Size([128]), 'dtype': torch.bfloat16}\n"
+            "recomputed metadata: {'shape': torch.Size([0]), 'dtype': torch.bfloat16}",
+            "F4",
+        ),
+        (
+            TRACE.replace("autograd/graph", "nn/modules/sparse")
+            + "    self.weight[self.padding_idx].fill_(0)\n"
+            + "IndexError: index 0 is out of bounds for dimension 0 with size 0",
+            None,
+        ),
+        (
+            'File "/x/mmdet/apis/train.py", line 102, in train\n'
+            "RuntimeError: Expected to have finished reduction in the prior iteration before starting",
+            None,
+        ),
+        (
+            TRACE + "TypeError: Qwen2Audio.forward() got an unexpected keyword argument 'num_items_in_batch'",
+            None,
+        ),
+        ("training_step() takes 3 positional arguments but 4 were given", None),
+        ("UserWarning: Found missing adapter keys while loading the checkpoint: ['a.vision.lora_A']", "F31"),
+        (
+            "model.layers.0.q.lora_A.default.weight | UNEXPECTED\n"
+            "language_model.layers.0.q.lora_A.default.weight | MISSING",
+            "F31",
+        ),
+        (
+            "in _initialize_biases: RuntimeError: a view of a leaf Variable that requires grad is being used "
+            "in an in-place operation.",
+            None,
+        ),
+        (
+            "AssertionError: {'id': 9, 'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0, 'shape': (0,)}",
+            "PEFT",
+        ),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:
     assert said(text) == id_
+
+
+@pytest.mark.parametrize(
+    ("sizes", "seen", "id_"),
+    [
+        ((1, 402653184), '"stage": 2', "F16"),
+        ((4096, 4096), '"stage": 2', None),
+        ((1, 402653184), "DDP", None),
+        ((1, 402653184), '"stage": 2 FSDP', None),
+    ],
+)
+def test_ranks_in_different_collectives_of_one_number_are_told_from_a_late_one(
+    sizes: tuple[int, int], seen: str, id_: str | None
+) -> None:
+    lines = [
+        f"[rank{rank}]:[E1122 10:00:00.1 ProcessGroupNCCL.cpp:629] [Rank {rank}] Watchdog caught collective "
+        f"operation timeout: WorkNCCL(SeqNum=4176, OpType=ALLREDUCE, NumelIn={size}, NumelOut={size})"
+        for rank, size in enumerate(sizes)
+    ]
+    assert said("\n".join([seen, *lines])) == id_
+
+
+def test_a_line_cut_at_the_edge_of_a_terminal_goes_on_without_its_prefix() -> None:
+    log = WATCHDOG.format(7)
+    cut = log.index("collective") + 5
+    assert said(f"mixing pure text data\n{log[:cut]}\n{log[cut:]}") == "F11"
+    shape = "[rank3]: size mismatch for m: copying a param with shape torch.Size("
+    assert said(f"{shape:<90}\n[0]) from checkpoint, the shape in current model is torch.Size([8]).") == "F25"
+
+
+def test_a_message_without_its_traceback_is_said_to_prove_little() -> None:
+    def page(text: str) -> str:
+        given_ = explain.answer(io.BytesIO(text.encode()), OURS, Words("en"), None)
+        return " ".join(explain.page(given_, Words("en")).text().split())
+
+    alone = "IndexError: index 0 is out of bounds for dimension 0 with size 0"
+    frame = 'Traceback (most recent call last):\n  File "/x/modeling_utils.py", line 9, in _init_weights\n'
+    assert "Its traceback would tell" in page(alone)
+    assert "Its traceback would tell" not in page(frame + alone)
 
 
 def test_versions_of_the_log_decide_which_patches_apply() -> None:

@@ -21,6 +21,9 @@ DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
 _OWN_TRACES = ("vlmpatch [", "vlmpatch INFO", "vlmpatch DEBUG", "/vlmpatch/", "-m vlmpatch run")
+# Where a rank waited, as squeezed: the number of the collective, then what it is.
+_COLLECTIVE = re.compile(r"worknccl\(seqnum=(\d{1,18}),(optype=\w{1,40}(?:,numelin=\d{1,18})?)")
+COLLECTIVES = 4096
 _DIGITS = str.maketrans("", "", "0123456789")
 _NAMES = "pytorch|torch|transformers|deepspeed|peft|accelerate|trl|ms-swift|axolotl|llamafactory|vlmpatch"
 _VERSION = re.compile(
@@ -62,9 +65,12 @@ class _Findings:
         self.versions: dict[str, str] = {}
         self.shapes: dict[int, int] = {}
         self.active = False
+        self.collectives: dict[str, str] = {}
+        self.differ = False  # ranks wait in different collectives of one number
 
     def take(self, message: Message) -> None:
         squeezed = squeeze(message.text)
+        self._compare(squeezed)
         shape = hash(squeezed.translate(_DIGITS))
         seen = self.shapes.get(shape, 0)
         if seen >= ALIKE:
@@ -85,6 +91,11 @@ class _Findings:
             self.errors.append(message)
             if len(self.errors) > KEPT:
                 del self.errors[KEPT // 2]
+
+    def _compare(self, squeezed: str) -> None:
+        for match in _COLLECTIVE.finditer(squeezed):
+            if len(self.collectives) < COLLECTIVES:
+                self.differ = self.differ or self.collectives.setdefault(match[1], match[2]) != match[2]
 
     def _versions(self, text: str) -> None:
         for match in _VERSION.finditer(text):
@@ -124,6 +135,7 @@ def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
         return steps - message.steps >= GONE_ON
 
     hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
+    hits = [hit for hit in hits if findings.differ or not hit.symptom.ranks]
     hits = [hit for hit in hits if not (hit.failure.foreign and caught(hit.message))]
     known = {id(hit.message) for hit in hits if hit.symptom.kind != "hint"}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]

@@ -154,6 +154,10 @@ def page(given: Answer, say: Words) -> Page:
     made.add(f"{_seen(given)} ({where})", label=say("Seen"))
     if hit.symptom.kind == "hint":
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
+    elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
+        made.add(
+            "\t" + say("The log has the message only; other programs print it too. Its traceback would tell.")
+        )
     made.add(say.pick(given.why), label=say("Why"))
     _patches(made, given, say)
     made.add(say(_trace(given)), label="vlmpatch")

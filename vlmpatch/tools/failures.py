@@ -29,6 +29,7 @@ class Symptom(NamedTuple):
     seen: tuple[str, ...] = ()
     unseen: tuple[str, ...] = ()
     numbers: str = ""
+    ranks: str = ""
     kind: str = "error"
     patches: tuple[str, ...] = ()
     words: tuple[bytes, ...] = ()  # of a hint, which nothing else draws attention to: text as it is printed
@@ -48,8 +49,13 @@ class Symptom(NamedTuple):
             return False
         if self.numbers and not any(map(RELATIONS[self.numbers], self.every[0].occurrences(squeezed))):
             return False
-        framed = self.frames and 'file"' in squeezed
-        return not framed or any(each.within(squeezed) for each in self.frames)
+        if not self.frames or self.unconfirmed(squeezed):
+            return True
+        return any(each.within(squeezed) for each in self.frames)
+
+    def unconfirmed(self, squeezed: str) -> bool:
+        """Whether frames are asked for, and the message came without any."""
+        return bool(self.frames) and 'file"' not in squeezed
 
 
 class Failure(NamedTuple):
@@ -137,13 +143,15 @@ def _symptom(table: object, number: int) -> Symptom:
     try:
         if not isinstance(table, dict):
             raise ValueError('is not a table; write { all = ["…"] }')
-        _known_keys(table, {*_LISTS, "numbers", "kind"})
+        _known_keys(table, {*_LISTS, "numbers", "ranks", "kind"})
         given = {key: _strings(table, key) for key in _LISTS}
         kind, numbers = table.get("kind", "error"), table.get("numbers", "")
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r} is unknown; one of: {', '.join(KINDS)}")
         if numbers and (not isinstance(numbers, str) or numbers not in RELATIONS or not given["all"]):
             raise ValueError(f"numbers asks for `all` and is one of: {', '.join(RELATIONS)}")
+        if (ranks := table.get("ranks", "")) not in ("", "differ"):
+            raise ValueError(f"ranks {ranks!r} is unknown; it can be: differ")
         if not given["all"] and not given["any"]:
             raise ValueError("all and any are both empty; one of them says what is seen")
         every, some, none, frames = (tuple(map(pattern, given[key])) for key in _LISTS[:4])
@@ -151,7 +159,7 @@ def _symptom(table: object, number: int) -> Symptom:
         raise ValueError(f"symptom {number}: {error}") from None
     words = _words(given["all"][:1] or given["any"]) if kind == "hint" else ()
     lists = (every, some, none, frames)
-    return Symptom(*lists, given["seen"], given["unseen"], numbers, kind, given["patches"], words)
+    return Symptom(*lists, given["seen"], given["unseen"], numbers, ranks, kind, given["patches"], words)
 
 
 def _words(texts: tuple[str, ...]) -> tuple[bytes, ...]:

@@ -19,6 +19,7 @@ LINE = 4096  # what is kept of one line
 LINES = 400  # what is kept of one message: its first and its last lines
 SOURCES = 4096  # ranks that are told apart
 HELD = 16 << 20  # characters of messages that have not ended, all ranks together
+WIDE = 72  # characters of a line that may go on in the next
 LOOSE = 24  # lines without a traceback that are looked at together
 BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS have been
 GENEROUS = 32 << 20
@@ -43,13 +44,13 @@ _PREFIXES = tuple(
         (rf"{_TIME} (?:stdout|stderr) [FP] ", False),
         (rf"\[?{_TIME}\]? ?[:|-]? ?", False),
         (r"\[(pod/[\w./-]{1,200})\] ?", True),
-        (r"([\w.-]{1,80}) {1,20}\| ", True),
+        (r"([\w-]{1,80}(?:\.[\w-]{1,80})?) {1,20}\| ", True),
         (r"(?:[A-Z][a-z]{2}) [ \d]\d \d\d:\d\d:\d\d ([\w.-]{1,80}) [\w./-]{1,80}(?:\[\d{1,9}\])?: ", True),
         (r" {0,4}(\d{1,5}): ", True),
         (r"((?!\w*(?:Error|Exception))[A-Za-z][\w.-]{0,60}\d): ", True),
         (r"\[[EWIF]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]{0,12} )?[\w.]{1,80}:\d{1,6}\] ", False),
         (r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,4}(?:\d{1,9} )?[\w./-]{1,200}:\d{1,6}\] ", False),
-        (r"\[\d{1,9}\] ?", False),
+        (r"\[\d{1,9}\](?=\s|\[|$) ?", False),
         (r"> ?", False),
     )
 )
@@ -87,6 +88,7 @@ class Line(NamedTuple):
     source: str
     text: str
     fresh: bool  # it began with something that a line begins with: it is not the rest of another
+    wide: bool = False  # as long as a line that a terminal has wrapped
 
 
 def clean(raw: bytes, at: int) -> Line:
@@ -95,7 +97,7 @@ def clean(raw: bytes, at: int) -> Line:
     if "\x1b" in text:
         text = _COLOUR.sub("", text)
     source: list[str] = []
-    fresh = False
+    fresh, wide = False, len(text) >= WIDE
     if text.startswith(_BOXED):  # a line of Docker's json-file, as nodes of Kubernetes keep it
         text = text[len(_BOXED) :].partition('\\n","')[0].partition('","stream":')[0].replace('\\"', '"')
     for _ in range(6):
@@ -108,7 +110,7 @@ def clean(raw: bytes, at: int) -> Line:
                 break
         else:
             break
-    return Line(at, " ".join(source), text, fresh)
+    return Line(at, " ".join(source), text, fresh, wide)
 
 
 class _Source:
@@ -168,7 +170,7 @@ class Messages:
     def _continues(self, line: Line) -> bool:
         last = self._sources.get(self._last)
         starts = _TRACEBACK in line.text or _EXCEPTION.match(line.text)
-        going = last is not None and last.decisive is not None
+        going = last is not None and (last.decisive is not None or bool(last.lines and last.lines[-1].wide))
         return going and not line.fresh and bool(line.text.strip()) and not starts
 
     def _place(self, source: _Source, line: Line) -> None:

@@ -71,6 +71,9 @@ _CHINESE = {
     "This is a warning, not an error: nothing in the log says that the run failed.": (
         "这只是警告:日志里看不到运行失败。"
     ),
+    "The log has the message only; other programs print it too. Its traceback would tell.": (
+        "日志里只有这条消息,其他程序也会打印它;有了它的 traceback 才能确定。"
+    ),
     "Severity": "严重程度",
     "Needs": "适用版本",
     "Source": "源文件",
