@@ -166,12 +166,14 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "F20",
         ),
         (
-            "RuntimeError: The size of tensor a (61) must match the size of tensor b (62) at non-singleton dimension 2",
+            "RuntimeError: The size of tensor a (61) must match the size of tensor b (62) "
+            "at non-singleton dimension 2",
             "F30",
         ),
         ("in masked_mean: The size of tensor a (25) must match the size of tensor b (24)", None),
         (
-            "RuntimeError: The size of tensor a (61) must match the size of tensor b (77) at non-singleton dimension 2",
+            "RuntimeError: The size of tensor a (61) must match the size of tensor b (77) "
+            "at non-singleton dimension 2",
             None,
         ),
         ("TypeError: MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given", "F28"),
