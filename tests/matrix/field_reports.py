@@ -1,0 +1,207 @@
+"""Writes docs/field-reports.md and its Chinese twin: public threads, and what becomes of each.
+
+python -m tests.matrix.field_reports            write them
+python -m tests.matrix.field_reports --check    exit 1 when they are not what the data says
+
+The data is ``data/field-reports.toml``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tests.lab import envs
+from tests.matrix import rows
+from tests.matrix.store import ROOT, entries
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+DATA = ROOT / "data" / "field-reports.toml"
+PAGES = {"en": ROOT / "docs" / "field-reports.md", "zh": ROOT / "docs" / "field-reports.zh-CN.md"}
+STATES = ("ended", "told", "open", "upstream", "unclear", "other")
+SHOWN = {"transformers": "transformers", "deepspeed": "DeepSpeed", "trl": "TRL", "ms-swift": "ms-swift"}
+THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
+Table = Mapping[str, Any]
+
+WORDS: dict[str, dict[str, str]] = {
+    "en": {
+        "title": "# Is my thread here?",
+        "other": "[中文](field-reports.zh-CN.md)",
+        "intro": (
+            "{count} public threads about trainings that fail where gradient checkpointing, DDP, ZeRO and "
+            "LoRA meet, and what becomes of each with `import vlmpatch`. Look for yours as "
+            "`owner/repository#number`. A thread is *ended* where its failure was reproduced here on the "
+            "stacks named, fails there without vlmpatch, and trains with it, with the gradients of the plain "
+            "run. That was done on small models and not by the thread's author: where the model of the "
+            "thread is another, its line or its section says so. Causes are in "
+            "[failures.md](failures.md), stacks in "
+            "[compatibility.md](compatibility.md). Written by `python -m tests.matrix.field_reports` from "
+            "`data/field-reports.toml`."
+        ),
+        "ended": "ended",
+        "told": "a clear error",
+        "open": "**not ended**",
+        "upstream": "mended upstream",
+        "unclear": "cannot be told",
+        "foreign": "another cause",
+        "head": "| thread | what is trained | versions named | with vlmpatch |",
+        "seen": "What is seen: {seen}.",
+        "by": "Ended by {patches}. Measured with {models} on {stacks}.",
+        "nothing": "Nothing in vlmpatch ends it today.",
+        "join": ", ",
+        "note": "{state}: {note}",
+    },
+    "zh": {
+        "title": "# 我的帖子在这里吗?",
+        "other": "[English](field-reports.md)",
+        "intro": (
+            "{count} 个公开帖子:训练在 gradient checkpointing、DDP、ZeRO 与 LoRA 相遇处失败,"
+            "以及 `import vlmpatch` 之后各自的结果。请用 `owner/repository#编号` 查找你的帖子。"
+            "“已解决”指:该问题在所列环境中复现,不用 vlmpatch 时失败,使用后可训练,且梯度与普通运行相等。"
+            "这是用小模型做的,并非由发帖人验证;模型与帖子不同之处,该行或该节会写明。"
+            "原因见 [failures.zh-CN.md](failures.zh-CN.md),"
+            "环境见 [compatibility.zh-CN.md](compatibility.zh-CN.md)。"
+            "本页由 `python -m tests.matrix.field_reports` 根据 `data/field-reports.toml` 写成。"
+        ),
+        "ended": "已解决",
+        "told": "明确报错",
+        "open": "**未解决**",
+        "upstream": "上游已修复",
+        "unclear": "无法判断",
+        "foreign": "其他原因",
+        "head": "| 帖子 | 训练内容 | 所提版本 | 使用 vlmpatch |",
+        "seen": "现象:{seen}。",
+        "by": "由 {patches} 解决。以 {models} 在 {stacks} 上测量。",
+        "nothing": "目前 vlmpatch 没有办法解决。",
+        "join": "、",
+        "note": "{state}:{note}",
+    },
+}
+
+
+def read() -> dict[str, Any]:
+    """The data as it is written."""
+    return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+def said(table: Table, key: str, language: str) -> str:
+    """A text in one language; what has no Chinese is the same in both."""
+    value: str = table.get(f"{key}_zh", table[key]) if language == "zh" else table[key]
+    return value
+
+
+def thread(url: str) -> str:
+    """``owner/repository#number``, linked."""
+    found = THREAD.fullmatch(url)
+    if found is None:
+        raise ValueError(f"{url} is no thread on GitHub")
+    return f"[{found[1]}#{found[2]}]({url})"
+
+
+def page(data: Mapping[str, Any], language: str) -> str:
+    """One language's page."""
+    words = WORDS[language]
+    counted = Counter(report["state"] for report in data["report"])
+    yielded = [words["title"], words["other"], words["intro"].format(count=len(data["report"]))]
+    yielded.append(" · ".join(f"{counted[name]} {words[_word(name)]}" for name in STATES if counted[name]))
+    for kind in data["class"]:
+        yielded += section(kind, [r for r in data["report"] if r["class"] == kind["id"]], language)
+    return "\n\n".join(yielded) + "\n"
+
+
+def section(kind: Table, reports: list[Table], language: str) -> Iterator[str]:
+    """A class and its threads."""
+    words = WORDS[language]
+    yield f"## {heading(kind, language)}"
+    if "seen" in kind:
+        yield words["seen"].format(seen=said(kind, "seen", language))
+    if "patches" in kind:
+        patches = words["join"].join(f"`{name}`" for name in kind["patches"])
+        models = said(kind, "models", language)
+        stacks = words["join"].join(map(stack, kind["measured"]))
+        yield words["by"].format(patches=patches, models=models, stacks=stacks)
+    elif "seen" in kind:
+        yield words["nothing"]
+    lines = [line(report, language) for report in sorted(reports, key=lambda report: str(report["url"]))]
+    yield "\n".join([words["head"], "|---|---|---|---|", *lines])
+
+
+def heading(kind: Table, language: str) -> str:
+    """The class's own title, or that of its failure; a failure's number first."""
+    number = kind.get("failure", "")
+    titled = kind if "title" in kind else failures()[number]
+    return " · ".join(filter(None, [number, said(titled, "title", language)]))
+
+
+def failures() -> dict[str, Table]:
+    """The failures of ``compat.toml`` by id."""
+    written = tomllib.loads((ROOT / "compat.toml").read_text(encoding="utf-8"))
+    return {failure["id"]: failure for failure in written["failure"]}
+
+
+def stack(name: str) -> str:
+    """A stack with the versions that matter."""
+    pins = rows.versions(envs.read_stacks()[name])
+    return f"{name} ({', '.join(f'{shown} {pins[n]}' for n, shown in SHOWN.items() if n in pins)})"
+
+
+def line(report: Table, language: str) -> str:
+    """One thread."""
+    words = WORDS[language]
+    state = words[_word(report["state"])]
+    if "note" in report:
+        state = words["note"].format(state=state, note=said(report, "note", language))
+    cells = [thread(report["url"]), said(report, "about", language), report.get("versions", ""), state]
+    return f"| {' | '.join(cells)} |"
+
+
+def _word(state: str) -> str:
+    return "foreign" if state == "other" else state
+
+
+def problems(data: Mapping[str, Any]) -> list[str]:
+    """What cannot be right in the data."""
+    known, stacks = entries().entries, envs.read_stacks()
+    classes = {kind["id"]: kind for kind in data["class"]}
+    found = []
+    for kind in data["class"]:
+        found += [f"{kind['id']}: no patch {name}" for name in kind.get("patches", ()) if name not in known]
+        found += [f"{kind['id']}: no stack {name}" for name in kind.get("measured", ()) if name not in stacks]
+    for report in data["report"]:
+        kind = classes.get(report["class"], {})
+        if not kind or report["state"] not in STATES:
+            found.append(f"{report['url']}: class {report['class']!r}, state {report['state']!r}")
+        if report["state"] == "ended" and not kind.get("patches"):
+            found.append(f"{report['url']}: ended by nothing")
+        if ("note" in report) != ("note_zh" in report):
+            found.append(f"{report['url']}: a note in one language")
+    urls = Counter(report["url"] for report in data["report"])
+    return found + [f"{url}: {count} times" for url, count in urls.items() if count > 1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.matrix.field_reports")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    asked = parser.parse_args()
+    data = read()
+    wrong = problems(data)
+    for language, path in PAGES.items():
+        text = page(data, language)
+        if asked.check:
+            wrong += [] if path.read_text(encoding="utf-8") == text else [f"{path.name} is out of date"]
+        else:
+            path.write_text(text, encoding="utf-8")
+    print("\n".join(wrong) or f"{len(data['report'])} threads")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
