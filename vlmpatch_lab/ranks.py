@@ -182,7 +182,9 @@ def prepare(cell: Cell, folder: Path) -> Any:
     return model
 
 
-def add_lora(model: torch.nn.Module, vision: bool, saved: list[str] | None = None) -> Any:
+def add_lora(
+    model: torch.nn.Module, vision: bool, saved: list[str] | None = None, task: str | None = None
+) -> Any:
     """LoRA on every linear layer inside a numbered block: those are what checkpointing recomputes."""
     targets = [
         name
@@ -193,7 +195,7 @@ def add_lora(model: torch.nn.Module, vision: bool, saved: list[str] | None = Non
         and (vision or not any(tower in name for tower in ("visual", "vision")))
     ]
     torch.manual_seed(1)
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, modules_to_save=saved)
+    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, modules_to_save=saved, task_type=task)
     tuned = peft.get_peft_model(model, config)
     for name, parameter in tuned.named_parameters():
         if "lora_B" in name:  # zero at first, which would make every gradient of A zero

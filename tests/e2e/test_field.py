@@ -53,15 +53,18 @@ DS_STATE = r"object has no attribute 'ds_grads_remaining'"
 OLD_SCRIPT = Cell(trainer="old_script", forwards=2, checkpointing="nonreentrant")
 NO_COUNT = r"compute_loss\(\) got an unexpected keyword argument 'num_items_in_batch'"
 
+CAUSAL_TASK = Cell(trainer="causal_task", kind="internvl_repo", checkpointing="nonreentrant")
+NO_INPUTS = r"has no attribute 'prepare_inputs_for_generation'"
 
 FORCED = Cell(trainer="llamafactory_sft_unused")
 READY = r"Expected to mark a variable ready only once"
 
 # Per stack: the cell, and the error of the bare run; None where it is right by itself.
 CASES: dict[str, list[tuple[Cell, str | None]]] = {
-    NEWEST: [(GENERATE, WRONG_TOKENS), (IN_STEP_LLAVA, None), (LEAF_LLAVA, LEAF)],
+    NEWEST: [(GENERATE, WRONG_TOKENS), (IN_STEP_LLAVA, None), (LEAF_LLAVA, LEAF), (CAUSAL_TASK, NO_INPUTS)],
     LAST_4: [
         (OLD_SCRIPT, NO_COUNT),
+        (CAUSAL_TASK, NO_INPUTS),
         (WRAPPED, METADATA),
         (WRAPPED_FSDP, METADATA),
         (WRAPPED_ZERO3, DS_STATE),

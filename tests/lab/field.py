@@ -266,6 +266,13 @@ def _called_by_keyword(base: Any) -> Any:
     return type(base.__name__, (base,), {"__call__": __call__})
 
 
+def causal_task(cell: Cell, folder: Path) -> Gradients:
+    """LoRA with a ``task_type``, as ms-swift and LLaMA-Factory say it, on a model with code of its own."""
+    model = ranks.add_lora(ranks.load(cell, folder), vision=True, task="CAUSAL_LM")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model))
+
+
 # --- accumulated losses ---------------------------------------------------------------------------
 
 
@@ -372,6 +379,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,
+    "causal_task": causal_task,
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,
     "generate": generate,

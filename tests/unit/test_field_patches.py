@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import runpy
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 from vlmpatch import catalog
+from vlmpatch.api import Patch
 from vlmpatch.engine import load
+from vlmpatch.journal import Journal
 
 ENTRIES = catalog.read(catalog.default_path()).entries
 
@@ -118,3 +121,47 @@ def test_what_an_accumulated_loss_is_multiplied_by(
         is_deepspeed_enabled=deepspeed,
     )
     assert file.factors(file.read(source), trainer, count, counted) == wanted
+
+
+class Mixin:
+    def prepare_inputs_for_generation(self) -> None: ...
+
+
+class Pretrained: ...
+
+
+class OfTransformers(Pretrained):
+    __module__ = "transformers.models.bert.modeling_bert"
+
+
+class OwnCode(Pretrained): ...
+
+
+class OwnInputs(OwnCode):
+    def prepare_inputs_for_generation(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("model", "lent"), [(OwnCode, True), (OwnInputs, False), (OfTransformers, False), (Mixin, False)]
+)
+def test_which_models_peft_is_lent_a_method_for(
+    model: type, lent: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upstream = SimpleNamespace(GenerationMixin=Mixin, PreTrainedModel=Pretrained)
+    monkeypatch.setitem(sys.modules, "transformers", upstream)
+    assert bool(patch_file("peft-generation-inputs").missing(model())) is lent
+
+
+def test_nothing_lent_stays_on_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = SimpleNamespace(GenerationMixin=Mixin, PreTrainedModel=Pretrained)
+    monkeypatch.setitem(sys.modules, "transformers", upstream)
+    module: Any = ModuleType("peft.peft_model")
+
+    class Tuned:
+        def __init__(self, model: Any) -> None:
+            self.kept = model.prepare_inputs_for_generation
+
+    module.PeftModelForCausalLM = module.PeftModelForSeq2SeqLM = Tuned
+    patch_file("peft-generation-inputs").apply(Patch("p", Journal()), module)
+    assert Tuned(OwnCode()).kept.__func__ is Mixin.prepare_inputs_for_generation
+    assert not hasattr(OwnCode, "prepare_inputs_for_generation")
