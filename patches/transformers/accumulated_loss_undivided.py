@@ -32,7 +32,10 @@ from vlmpatch.api import Code, Patch
 
 COUNT = "num_items_in_batch"
 STEPS = "gradient_accumulation_steps"
-_RIGHT = re.compile(r"not self\.model_accepts_loss_kwargs or num_items_in_batch is None")
+_RIGHT = re.compile(  # of 4.53, and what 5.x made of it
+    r"not self\.model_accepts_loss_kwargs or num_items_in_batch is None"
+    r"|self\.model_accepts_loss_kwargs and num_items_in_batch is not None"
+)
 _BY_MODEL = re.compile(r"if not self\.model_accepts_loss_kwargs and self\.compute_loss_func is None:\s")
 _BY_COUNT = re.compile(r"if num_items_in_batch is None:\s*loss = loss / ")
 _MIXED_UP = re.compile(r"if self\.model_accepts_loss_kwargs:\s*loss = self\.compute_loss\(model, inputs\)")

@@ -44,6 +44,7 @@ class Result:
     seconds: float
     by_step: tuple[float, ...] = ()  # the same of each step
     parameters: float | None = None  # of what the compared steps made of the parameters
+    measured: bool = False  # it held itself against what is right, and would have failed
 
     def __str__(self) -> str:
         if not self.ok:
@@ -114,6 +115,7 @@ def _read(report: dict[str, Any]) -> Result:
         seconds=report["seconds"],
         by_step=tuple(compared.get("by_step", ())),
         parameters=compared.get("parameters"),
+        measured=all(rank.get("measured", False) for rank in ranks),
     )
 
 

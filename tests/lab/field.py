@@ -40,7 +40,7 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     if cell.engine == "zero3":
         ranks.wait_for_every_collective()
     torch.save(SCENARIOS[cell.trainer](cell, folder), out)
-    return {"losses": [], "digest": None}
+    return {"losses": [], "digest": None, "measured": True}
 
 
 def plain(cell: Cell, folder: Path, feed: Feed = lambda model, batch: batch) -> Gradients:

@@ -107,6 +107,7 @@ def environment(
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TORCH_EXTENSIONS_DIR": str(stack.folder / "torch_extensions"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # torch 2.6 starts its compilers on import, and they outlive it
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
         "MASTER_PORT": str(free_port()),

@@ -118,7 +118,8 @@ def arguments(cell: Cell, output: Path) -> dict[str, Any]:
 
 
 def model_with_lora(cell: Cell, folder: Path) -> Any:
-    return ranks.add_lora(ranks.load(cell, folder), vision=cell.tuning == "lora")
+    model = ranks.load(cell, folder)
+    return model if cell.tuning == "full" else ranks.add_lora(model, vision=cell.tuning == "lora")
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -130,8 +131,8 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    data = [ranks.encode(processor, row) for row in rows(folder, "sft")]
+    samples = ranks.Samples(cell, folder)
+    data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
     said = arguments(cell, output)
     if own_optimizer:
         del said["deepspeed"]["optimizer"]

@@ -5,7 +5,8 @@
     python -m tests.matrix.drift tf523-ds0198             a stack of stacks.toml
     python -m tests.matrix.drift --record                 remember how the targets look on every stack
 
-Releases are fetched alone (no dependencies) into a folder of their own and only read. The report
+Releases are fetched alone (no dependencies) into a folder of their own and only read; of a torch that no
+stack here has, the sources are kept. The report
 compares with the recorded stack that is nearest below (``data/compat/shapes.json``): which targets
 changed, which gates no longer match, which upper bounds can be set. Exits 1 when somebody has to act.
 """
@@ -29,7 +30,7 @@ from tests.lab.envs import Stack
 from tests.matrix import store
 
 SHAPES = store.ROOT / "data" / "compat" / "shapes.json"
-FOLLOWED = ("transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift", "axolotl")
+FOLLOWED = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift", "axolotl")
 Probe = dict[str, Any]
 
 
@@ -62,14 +63,16 @@ def in_stack(stack: Stack) -> Probe:
 
 
 def in_releases(pins: Sequence[str]) -> Probe:
-    """Look at ``pins`` beside torch of the newest stack, with nothing else installed."""
-    path = os.pathsep.join(str(folder) for folder in (store.ROOT, fetched(pins), _torch()))
+    """Look at ``pins`` and nothing else, beside the newest stack's torch where they name none."""
+    torch = next((pin for pin in pins if pin.startswith("torch==")), "")
+    others = fetched([pin for pin in pins if pin != torch])
+    path = os.pathsep.join(str(folder) for folder in (store.ROOT, others, _torch(torch)))
     return _probe(Path(sys.executable), {**os.environ, "PYTHONPATH": path})
 
 
-def fetched(pins: Sequence[str]) -> Path:
+def fetched(pins: Sequence[str], beneath: str = "drift") -> Path:
     """A folder with ``pins`` and nothing they depend on."""
-    folder = envs.cache_root() / "drift" / "_".join(sorted(pins)).replace("==", "-")
+    folder = envs.cache_root() / beneath / "_".join(sorted(pins)).replace("==", "-")
     if not (folder / "complete").exists():
         shutil.rmtree(folder, ignore_errors=True)
         fetch = [sys.executable, "-m", "uv", "-q", "pip", "install", "--no-deps", "--target", str(folder)]
@@ -81,16 +84,26 @@ def fetched(pins: Sequence[str]) -> Path:
     return folder
 
 
-def _torch() -> Path:
-    """A folder that holds torch and nothing else."""
-    folder = envs.cache_root() / "drift" / "torch"
+def _torch(pin: str) -> Path:
+    """A folder that holds ``pin``, or the newest stack's torch, and nothing else."""
+    made = [stack for stack in envs.read_stacks().values() if stack.complete and pin in ("", stack.torch)]
+    if not made:
+        return _sources(fetched([pin or "torch"], "sources"))
+    folder = envs.cache_root() / "drift" / f"torch-of-{made[-1].folder.name}"
     folder.mkdir(parents=True, exist_ok=True)
-    made = [stack for stack in envs.read_stacks().values() if stack.complete]
-    site = next((made[-1].folder / "lib").glob("python*")) / "site-packages" if made else folder
+    site = next((made[-1].folder / "lib").glob("python*")) / "site-packages"
     for part in (site / "torch", *site.glob("torch-*.dist-info")):
         if not (folder / part.name).exists():
             (folder / part.name).unlink(missing_ok=True)
             (folder / part.name).symlink_to(part)
+    return folder
+
+
+def _sources(folder: Path) -> Path:
+    """``folder`` without its compiled parts, which for torch are gigabytes that nobody reads."""
+    for part in (path for path in folder.rglob("*") if path.is_file()):
+        if part.suffix in (".so", ".a") or ".so." in part.name:
+            part.unlink()
     return folder
 
 

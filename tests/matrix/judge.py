@@ -12,6 +12,7 @@ from tests.matrix.rows import Row, Versions, holds
 from vlmpatch.catalog import Entry
 
 TOLERANCE = 1e-5  # relative, float32, every rank
+PARAMETERS = 1e-3  # of what compared steps made of them: Adam divides by the gradient's size
 PATH = re.compile(r"(?<![\w.:/])/[\w./+-]+")  # what is kept is read on other machines
 
 
@@ -56,14 +57,17 @@ def _portable(text: str) -> str:
 def _worst(result: Result) -> tuple[str, str]:
     if not result.ok:
         return "error", _portable(" ".join((result.error or "").split()))[:200]
-    if not result.tensors or result.difference is None or result.between_ranks is None:
+    difference = 0.0 if result.difference is None and result.measured else result.difference
+    if not result.tensors or difference is None or result.between_ranks is None:
         return "error", "no gradient was recorded"
     if result.between_ranks > TOLERANCE:  # not for NaN, which equals nothing on any rank
         return "ranks", f"gradients differ by {result.between_ranks:.2g} between ranks"
     if result.missing:
         return "missing", f"{len(result.missing)} trainable tensors without gradient"
-    if not (result.difference <= TOLERANCE and result.between_ranks <= TOLERANCE):
-        return "difference", f"gradients off by {result.difference:.2g}"
+    if not (difference <= TOLERANCE and result.between_ranks <= TOLERANCE):
+        return "difference", f"gradients off by {difference:.2g}"
+    if result.parameters is not None and not result.parameters <= PARAMETERS:
+        return "difference", f"parameters off by {result.parameters:.2g}"
     return "right", ""
 
 

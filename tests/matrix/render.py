@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tests.lab import envs
@@ -19,7 +20,7 @@ from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
 
 VERIFIED = ROOT / "data" / "compat" / "verified.json"
-COLUMNS = ("transformers", "deepspeed", "peft", "accelerate")
+COLUMNS = ("torch", "transformers", "deepspeed", "peft", "accelerate")
 NAMES = {
     "axolotl": "axolotl",
     "llamafactory": "LLaMA-Factory",
@@ -41,7 +42,7 @@ WORDS = {
             "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
             "are in `data/compat/results.json`, the rows in `vlmpatch_lab/rows.toml`."
         ),
-        "dates": "Measured {first} to {last}, torch {torch}, Python 3.11, CPU.",
+        "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
         "legend": (
             f"{MENDED} fails without vlmpatch, right with it · {RIGHT} right without and with it · {CHOICE} "
             "fails, with a warning: the user's own choice, which stands · empty: the stack lacks what the "
@@ -78,7 +79,7 @@ WORDS = {
             "`make matrix` 重新测量,`python -m tests.matrix.render` 生成本页;"
             "结果见 `data/compat/results.json`,各行定义见 `vlmpatch_lab/rows.toml`。"
         ),
-        "dates": "测量日期 {first} 至 {last},torch {torch},Python 3.11,CPU。",
+        "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
         "legend": (
             f"{MENDED} 不用 vlmpatch 失败,使用后正确 · {RIGHT} 用与不用都正确 · {CHOICE} "
             "失败并给出警告:用户的显式选择,保持不变 · 空白:该环境缺少所需内容,或未运行"
@@ -108,6 +109,7 @@ WORDS = {
 }
 PAGES = {"en": ROOT / "docs" / "compatibility.md", "zh": ROOT / "docs" / "compatibility.zh-CN.md"}
 Pair = tuple[Outcome, Outcome]
+TORCH = Counter(stack.torch for stack in envs.read_stacks().values()).most_common(1)[0][0]
 
 
 class Measured:
@@ -175,11 +177,10 @@ def page(measured: Measured, language: str) -> str:
     plain = [name for name, stack in measured.stacks.items() if not rows.framework(stack)]
     framed = [name for name in measured.stacks if name not in plain]
     dates = sorted({outcome.date for pair in measured.pairs.values() for outcome in pair}) or ["–"]
-    torch = ", ".join(sorted({s.torch.partition("==")[2] for s in measured.stacks.values()}))
     parts = [
         words["title"],
         words["intro"],
-        words["dates"].format(first=dates[0], last=dates[-1], torch=torch),
+        words["dates"].format(first=dates[0], last=dates[-1], torch=TORCH.replace("==", " ")),
         words["legend"],
         _verdict(measured, words),
         _unmeasured(measured, words),
@@ -245,7 +246,8 @@ def _label(stack: Stack) -> str:
     installed = rows.versions(stack)
     own = rows.framework(stack)
     first = f"{NAMES[own]} {installed[own]}<br>" if own else ""
-    return f"{first}tf {installed['transformers']}<br>ds {installed['deepspeed']}"
+    other = f"torch {installed['torch']}<br>" if stack.torch != TORCH else ""
+    return f"{first}{other}tf {installed['transformers']}<br>ds {installed['deepspeed']}"
 
 
 def _stacks(measured: Measured, words: Mapping[str, str]) -> str:

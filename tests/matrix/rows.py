@@ -38,6 +38,7 @@ class Row:
     open, or, with ``where``, where those versions are installed: a patch that is harmless where it is
     not needed may have the wider gate. With ``warns`` the failure is the user's own choice: it
     stands with vlmpatch too, and that text must have been printed. ``only`` is where the row can run.
+    ``without`` are patches switched off in the run with vlmpatch, for they would hide what ``patch`` mends.
     """
 
     id: str
@@ -52,6 +53,7 @@ class Row:
     where: Mapping[str, str] = field(default_factory=dict)
     only: Mapping[str, str] = field(default_factory=dict)
     warns: str = ""
+    without: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -74,7 +76,8 @@ def read(path: Path = ROWS) -> dict[str, Row]:
             raise ValueError(f"{path}, row {entry.get('id')!r}: unknown key {min(unknown)}")
         runs: dict[str, Any] = {"cell": Cell(**entry["cell"])} if "cell" in entry else {}
         runs |= {"script": Script.of(entry["script"])} if "script" in entry else {}
-        row = Row(**{**entry, "failures": tuple(entry["failures"]), **runs})
+        lists = {name: tuple(entry.get(name, ())) for name in ("failures", "without")}
+        row = Row(**{**entry, **lists, **runs})
         if row.id in rows or bool(row.patch) != bool(row.fails):
             raise ValueError(f"{path}, row {row.id!r}: twice, or a patch without a failure")
         if len(runs) != 1 or (row.script and not row.patch):

@@ -15,7 +15,7 @@ import dataclasses
 import datetime
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tests.lab import cells, envs, launch
@@ -24,9 +24,11 @@ from tests.matrix import judge, rows, scripts, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import SIDES, Store
+from vlmpatch_lab.cell import Cell
 
 LAUNCH = {"VLMPATCH_LAB_GLOO": "1"}  # for frameworks that start DeepSpeed through accelerate
-BATCH = 12  # rows a process runs before its results are kept
+BATCH = 20  # rows a process runs before its results are kept
+Runner = Callable[[Stack, Sequence[Row], str], dict[str, cells.Result]]
 
 
 def main() -> int:
@@ -68,12 +70,13 @@ def run_stack(stack: Stack, wanted: Sequence[Row], results: Store, *, fresh: boo
 
 
 def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Outcome]]:
-    for chosen, run in (
-        ([row for row in todo if not row.script], _run_cells),
-        ([row for row in todo if row.script], _run_scripts),
-    ):
+    groups: dict[tuple[Runner, tuple[str, ...]], list[Row]] = {}
+    for row in todo:  # one process each
+        without = row.without if side == "patched" else ()
+        groups.setdefault((_run_scripts if row.script else _run_cells, without), []).append(row)
+    for (run, _), chosen in groups.items():
         try:
-            done = run(stack, chosen, side) if chosen else {}
+            done = run(stack, chosen, side)
         except RuntimeError as error:  # the process died, or the environment cannot be made
             say(stack, f"{side}: {error}")
             continue
@@ -85,13 +88,14 @@ def _run_cells(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.
     wanted = [row.cell for row in todo]
     out = envs.cache_root() / "matrix" / stack.folder.name
     models = launch.checkpoints(stack, {cell.kind for cell in wanted})
-    references = [c.reference for c in wanted if not _holds(out / "bare" / c.reference.id, models[c.kind])]
+    references = [c.reference for c in wanted if not _holds(out / "bare", c.reference, models[c.kind])]
     if side == "bare":
         done = cells.run(stack, [*references, *wanted], out / "bare", env=LAUNCH)
     else:
         if references:
             cells.run(stack, references, out / "bare", env=LAUNCH)
-        done = cells.run(stack, wanted, out / "patched", patched=True, reference=out / "bare", env=LAUNCH)
+        env = {**LAUNCH, "VLMPATCH_DISABLE": ",".join(todo[0].without)}
+        done = cells.run(stack, wanted, out / "patched", patched=True, reference=out / "bare", env=env)
     return {row.id: done[row.cell.id] for row in todo}
 
 
@@ -108,10 +112,10 @@ def _run_scripts(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cell
     return {name: done[script] for name, script in wanted.items()}
 
 
-def _holds(reference: Path, model: Path) -> bool:
-    """Whether both ranks recorded it, on the checkpoint as it is now."""
-    recorded = [path.stat().st_mtime for path in reference.glob("rank*.pt")]
-    return len(recorded) == 2 and min(recorded) > (model / "complete").stat().st_mtime
+def _holds(out: Path, reference: Cell, model: Path) -> bool:
+    """Whether every rank recorded it, on the checkpoint as it is now."""
+    recorded = [path.stat().st_mtime for path in (out / reference.id).glob("rank*.pt")]
+    return len(recorded) == reference.ranks and min(recorded) > (model / "complete").stat().st_mtime
 
 
 def _is_stale(results: Store, stack: Stack, row: Row, side: str) -> bool:

@@ -83,6 +83,7 @@ def key(stack: Stack, row: Row, side: str) -> str:
         parts += [row.patch, patches(stack, script=True)]
     elif side == "patched":
         parts.append(patches(stack))
+        parts += [sorted(row.without)] if row.without else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +103,15 @@ def test_a_patch_no_row_needs_is_noted() -> None:
         ({}, "right"),
         ({"ok": False, "error": "boom"}, "error"),
         ({"tensors": 0}, "error"),
+        ({"difference": None}, "error"),
+        ({"difference": None, "measured": True}, "right"),
         ({"missing": ("a",)}, "missing"),
         ({"difference": 1e-3}, "difference"),
         ({"difference": float("nan")}, "difference"),
         ({"difference": float("nan"), "between_ranks": float("nan")}, "difference"),
         ({"between_ranks": 0.5, "missing": ("a",)}, "ranks"),
+        ({"parameters": 0.1}, "difference"),
+        ({"parameters": 1e-4}, "right"),
     ],
 )
 def test_the_worst_thing_a_cell_shows(changes: dict[str, Any], outcome: str) -> None:
@@ -140,6 +146,13 @@ def test_what_makes_a_result_stale() -> None:
     assert store.key(moved, row(), "bare") != bare
 
 
+def test_what_is_switched_off_makes_the_patched_side_stale_alone() -> None:
+    row = rows.read()["ddp-unused"]
+    other = dataclasses.replace(row, without=("batches-without-images",))
+    assert store.key(STACK, row, "bare") == store.key(STACK, other, "bare")
+    assert store.key(STACK, row, "patched") != store.key(STACK, other, "patched")
+
+
 def test_a_scripts_results_depend_on_the_other_patches_too() -> None:
     script = row(cell=Cell(), script=Script(), patch="minicpmv-init-arguments")
     assert store.key(STACK, script, "bare") != store.key(STACK, row(), "patched")
@@ -161,6 +174,7 @@ def test_rows_name_patches_and_models_that_exist() -> None:
 
     known = rows.read()
     assert {r.patch for r in known.values()} - {""} <= store.entries().entries.keys()
+    assert {name for r in known.values() for name in r.without} <= store.entries().entries.keys()
     assert {r.cell.kind for r in known.values() if not r.script} <= {*KINDS, *ZOO}
     assert all(any(r.runs_on(stack) for stack in STACKS.values()) for r in known.values())
 
@@ -211,6 +225,25 @@ def test_drift() -> None:
     assert drifted(probe("5.0", "no bug", gate=False), old) == ["ok"]
     assert drifted(probe("5.0", "bug", gate=False), old) == ["ACT"]
     assert drifted(probe("5.0", "unrecognised"), old) == ["ACT"]
+
+
+def test_drift_reads_the_torch_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sources alone: the compiled parts are gigabytes."""
+
+    def fetched(pins: Sequence[str], beneath: str = "drift") -> Path:
+        folder = tmp_path / beneath / "_".join(pins)
+        (folder / "torch" / "lib").mkdir(parents=True)
+        for name in ("nn.py", "_C.so", "lib/libtorch.so.2"):
+            (folder / "torch" / name).touch()
+        return folder
+
+    monkeypatch.setattr(drift, "fetched", fetched)
+    monkeypatch.setattr(drift, "_probe", lambda python, env: {"path": env["PYTHONPATH"]})
+    path = drift.in_releases(["torch==99.0", "peft==1.0"])["path"]
+    others, torch = map(Path, path.split(os.pathsep)[1:])
+    assert (others.name, torch.name) == ("peft==1.0", "torch==99.0")
+    assert [path.name for path in torch.rglob("*") if path.is_file()] == ["nn.py"]
+    assert (others / "torch" / "_C.so").exists()
 
 
 def test_recorded_shapes_cover_the_stacks() -> None:
