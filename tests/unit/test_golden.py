@@ -33,7 +33,10 @@ LOGS = {
     "explain-unknown": 'Traceback (most recent call last):\n  File "a.py", line 1\nKeyError: "messages"',
     "explain-nothing": "all is well",
 }
-LAUNCH = "swift sft --train_type lora --deepspeed zero3 --max_slice_nums 20 --ddp_timeout 100000"
+LAUNCH = (
+    "torchrun train.py --use_lora true --deepspeed zero3 --use_reentrant false --max_slice_nums 20 "
+    "--ddp_timeout 100000"
+)
 
 
 @pytest.fixture

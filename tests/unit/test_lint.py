@@ -18,6 +18,9 @@ VLM = Model(".", "qwen2_vl", vision=True, experts=False, remote=False)
 INSTALLED = {"transformers": "4.57.6", "deepspeed": "0.18.2", "torch": "2.8.0"}
 
 
+NONREENTRANT = """--gradient_checkpointing_kwargs '{"use_reentrant": false}'"""
+
+
 def around(armed: frozenset[str] = frozenset(), kind: Model = VLM, **installed: str) -> Around:
     return Around(kind, {**INSTALLED, **installed}, armed, Words("en"))
 
@@ -32,8 +35,8 @@ def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> 
     ("command", "code"),
     [
         ("""swift sft --gradient_checkpointing_kwargs '{"use_reentrant": true}'""", "L01"),
-        ("swift sft --train_type lora --deepspeed zero3", "L02"),
-        ("swift sft --tuner_type=lora --deepspeed zero3_offload", "L02"),
+        (f"torchrun train.py --use_lora true --deepspeed zero3 {NONREENTRANT}", "L02"),
+        ("torchrun train.py --use_peft --deepspeed zero3_offload --use_reentrant=false", "L02"),
         ("torchrun finetune.py --max_slice_nums 9 --per_device_train_batch_size 2", "L03"),
         ("swift sft --ddp_static_graph true --gradient_accumulation_steps 4", "L04"),
         ("swift sft --gradient_checkpointing false", "L08"),
@@ -41,7 +44,7 @@ def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> 
         ("torchrun finetune.py --evaluation_strategy steps", "L10"),
         ("swift sft --deepspeed zero2 --gradient_accumulation_steps 8", "L11"),
         ("swift rlhf --rlhf_type grpo --gradient_checkpointing true", "L13"),
-        ("llamafactory-cli train --finetuning_type lora", "L14"),
+        ("llamafactory-cli train --finetuning_type lora --freeze_vision_tower false", "L14"),
         ("swift sft 'unbalanced", "L00"),
     ],
 )
@@ -54,6 +57,9 @@ def test_what_goes_wrong_is_said(command: str, code: str) -> None:
     [
         "swift sft --model Qwen/Qwen2-VL-7B-Instruct --dataset x --train_type lora",
         "torchrun --nproc_per_node 8 train.py --deepspeed zero2 --gradient_accumulation_steps 1",
+        "swift sft --tuner_type lora --deepspeed zero3 --warmup_ratio 0.05",
+        "llamafactory-cli train --finetuning_type lora --stage sft --do_train true",
+        "accelerate launch train.py --gradient_checkpointing false --fsdp full_shard",
         "python train.py --max_slice_nums 4",
         "ls -l",
         "",
@@ -64,7 +70,7 @@ def test_an_innocent_command_is_let_be(command: str) -> None:
 
 
 def test_what_a_patch_ends_is_a_note() -> None:
-    command = "swift sft --train_type lora --deepspeed zero3"
+    command = f"torchrun train.py --use_lora true --deepspeed zero3 {NONREENTRANT}"
     assert of(command)["L02"].severity == "warning"
     ended = of(command, given_=around(frozenset({"F4"})))["L02"]
     assert (ended.severity, ended.fix) == ("note", "nothing: vlmpatch ends this (F4)")
@@ -82,12 +88,34 @@ DISTRIBUTED_ARGS="
 torchrun $DISTRIBUTED_ARGS finetune.py  \\
     --model_name_or_path $MODEL \\
     --data_path $DATA \\
-    --use_lora true \\
+    --use_lora true --tune_vision true --tune_llm false \\
     --max_slice_nums 20 \\
     --evaluation_strategy "steps" \\
     --gradient_checkpointing true \\
     --deepspeed ds_config_zero3.json
 """
+SEVERAL = """BATCH=2
+ACCUMULATION=$((16 / (BATCH * 2)))
+swift rollout --model a --tuner_type lora --deepspeed zero3 &
+torchrun train.py --per_device_train_batch_size ${OTHER:-$BATCH} \\
+    --gradient_accumulation_steps $ACCUMULATION --image_max_pixels $((1280 * 28 * 28)) \\
+    --deepspeed conf/zero2.json
+"""
+
+
+def test_a_script_counts_and_is_started_above_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "scripts" / "train.sh").write_text(SEVERAL)
+    made = setup.Setup()
+    setup.from_command(str(tmp_path / "scripts" / "train.sh"), "the command", made)
+    assert made.problems == []
+    assert (made.accumulation, made.stage, made.lora) == (4, 2, None)
+    assert made.said["image_max_pixels"].value == "1003520"
+    assert made.said["per_device_train_batch_size"].value == "2"
+
+
 DEEPSPEED = {"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": "auto"}
 
 
@@ -107,12 +135,15 @@ def test_a_script_with_its_configuration_and_data(tmp_path: Path) -> None:
 
 def test_yaml_of_llamafactory_trl_and_accelerate(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
-    (tmp_path / "lf.yaml").write_text(
-        "finetuning_type: lora\ndeepspeed: ds.json\ngradient_checkpointing: true\n"
-    )
+    (tmp_path / "lf.yaml").write_text("finetuning_type: lora\ndeepspeed: ds.json\nuse_reentrant_gc: false\n")
     assert "L02" in of("llamafactory-cli train lf.yaml", tmp_path)
     (tmp_path / "acc.yaml").write_text("deepspeed_config:\n  zero_stage: 3\ndistributed_type: DEEPSPEED\n")
-    assert "L02" in of("accelerate launch --config_file acc.yaml train.py --use_peft", tmp_path)
+    command, newest = (
+        "accelerate launch --config_file acc.yaml train.py --use_peft",
+        around(transformers="5.1.0"),
+    )
+    assert "L02" in of(command, tmp_path, newest)
+    assert "L02" not in of(command, tmp_path)  # the default was reentrant
     (tmp_path / "trl.yaml").write_text("gradient_checkpointing_kwargs:\n  use_reentrant: true\n")
     assert "L01" in of("trl sft --config trl.yaml", tmp_path)
 

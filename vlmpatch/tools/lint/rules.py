@@ -83,11 +83,23 @@ def zero3_lora(setup: Setup, around: Around) -> Iterator[Finding]:
     lora, checkpointing = setup.lora, setup.checkpointing
     if setup.stage != 3 or lora is None or setup.reentrant or (checkpointing and checkpointing.off):
         return
+    if not _nonreentrant(setup, around):
+        return
     if not inside(around, "deepspeed", "<0.19.3.dev0") or not inside(around, "torch", ">=2.5.0.dev0"):
         return
     title = around.say("LoRA with checkpointing under ZeRO-3 ends in a CheckpointError.")
     fix = ended(around, "F4", "pip install 'deepspeed>=0.19.3'")
     yield Finding("L02", _severity(around, "F4"), title, _quote(lora), fix, _link("F4"))
+
+
+def _nonreentrant(setup: Setup, around: Around) -> bool:
+    """Whether this launch would checkpoint without reentrance, as far as it can be told."""
+    if setup.swift:
+        return False  # under DeepSpeed it is reentrant there, whatever is said
+    if setup.nonreentrant or setup.minicpmv:
+        return True
+    old = around.installed.get("transformers") is not None and inside(around, "transformers", "<5.0.0.dev0")
+    return not old and not setup.llamafactory
 
 
 def slices(setup: Setup, around: Around) -> Iterator[Finding]:
@@ -155,7 +167,12 @@ def folk_remedies(setup: Setup, around: Around) -> Iterator[Finding]:
         title = around.say("Looking for unused parameters costs time every step.")
         fix = around.say("leave it out, unless a part of the model is never used")
         yield Finding("L07", "note", title, _quote(unused), fix, _link("F19"))
-    if checkpointing and checkpointing.off and (around.model is None or around.model.vision):
+    if (
+        checkpointing
+        and checkpointing.off
+        and not setup.fsdp
+        and (around.model is None or around.model.vision)
+    ):
         title = around.say(
             "Checkpointing is off, which costs memory; against these failures it is not needed."
         )
@@ -173,6 +190,8 @@ def renamed_flags(setup: Setup, around: Around) -> Iterator[Finding]:
     """Flags that a newer transformers does not know."""
     for old, (new, since) in _RENAMED.items():
         given = setup.said.get(old)
+        if old == "warmup_ratio" and setup.swift:
+            continue  # ms-swift has kept it
         if given and inside(around, "transformers", f">={since}.dev0"):
             title = around.say("--{old} is gone from transformers {since} on.", old=old, since=since)
             fix = f"--{new} {given.value}"
@@ -188,7 +207,7 @@ def renamed_flags(setup: Setup, around: Around) -> Iterator[Finding]:
 
 _RENAMED = {
     "evaluation_strategy": ("eval_strategy", "4.51.0"),
-    "warmup_ratio": ("warmup_steps", "5.11.0"),
+    "warmup_ratio": ("warmup_steps", "5.15.0"),
 }
 
 
@@ -229,9 +248,10 @@ def generates(setup: Setup, around: Around) -> Iterator[Finding]:
 
 
 def llamafactory_reentrant(setup: Setup, around: Around) -> Iterator[Finding]:
-    """LLaMA-Factory fills in use_reentrant_gc: true."""
-    ours = "llamafactory-cli" in setup.programs or "finetuning_type" in setup.said
-    if ours and setup.get("use_reentrant_gc") is None and setup.stage != 3:
+    """LLaMA-Factory fills in use_reentrant_gc: true, which a vision tower that is trained does not bear."""
+    frozen, off = setup.get("freeze_vision_tower"), setup.get("disable_gradient_checkpointing")
+    trains = setup.llamafactory and frozen is not None and frozen.off and not (off and off.on)
+    if trains and setup.get("use_reentrant_gc") is None and setup.stage != 3:
         failure = "F1" if setup.stage else "F3"
         title = around.say("LLaMA-Factory fills in use_reentrant_gc: true where nothing is said.")
         fix = ended(around, failure, "use_reentrant_gc: false")

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 DEPTH = 3  # configurations that name configurations
+UP = 6  # folders between a script and the one it is started in
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _STAGE = re.compile(r"zero[_-]?(?:stage[_-]?)?([0-3])", re.IGNORECASE)
 
@@ -96,6 +97,40 @@ class Setup:
         return kwargs if "use_reentrant:true" in words or "use_reentrant=true" in words else None
 
     @property
+    def nonreentrant(self) -> bool:
+        """Whether use_reentrant=False is said in so many words."""
+        given = self.get("use_reentrant", "use_reentrant_gc", "gradient_checkpointing_kwargs.use_reentrant")
+        kwargs = self.get("gradient_checkpointing_kwargs")
+        words = re.sub(r"[\"'\s]", "", kwargs.value).lower() if kwargs else ""
+        return bool(given and given.off) or re.search(r"use_reentrant[:=]false", words) is not None
+
+    @property
+    def swift(self) -> bool:
+        """Whether ms-swift is launched, which decides about use_reentrant for its users."""
+        return "swift" in self.programs or self.get("tuner_type", "train_type", "sft_type") is not None
+
+    @property
+    def llamafactory(self) -> bool:
+        """Whether LLaMA-Factory is launched."""
+        return "llamafactory-cli" in self.programs or "finetuning_type" in self.said
+
+    @property
+    def minicpmv(self) -> bool:
+        """Whether MiniCPM-V's own script is launched."""
+        return self.get("tune_vision") is not None and self.get("llm_type", "tune_llm") is not None
+
+    @property
+    def fsdp(self) -> bool:
+        """Whether FSDP shards the model, which may checkpoint by itself."""
+        given = self.get("config_file", "fsdp", "distributed_type", "fsdp_config")
+        named = (
+            given is not None
+            and given.name in ("fsdp", "fsdp_config")
+            and given.value not in ("", "[]", "{}")
+        )
+        return named or (given is not None and "fsdp" in given.value.lower())
+
+    @property
     def accumulation(self) -> int:
         """Micro-batches a step."""
         given = self.get("gradient_accumulation_steps")
@@ -112,6 +147,14 @@ _LORA: Mapping[str, tuple[str, ...] | None] = {
     "finetuning_type": ("lora", "qlora"),
     "adapter": ("lora", "qlora"),
 }
+
+
+_LAUNCHES = re.compile(r"\b(torchrun|deepspeed|accelerate|swift|llamafactory-cli|trl|axolotl|python3?)\b")
+_NO_TRAINING = re.compile(
+    r"\b(?:swift (?:infer|deploy|rollout|export|eval|sample|app|web-ui|merge-lora)"
+    r"|llamafactory-cli (?:export|chat|api|eval|webchat|webui)|trl (?:vllm-serve|env|chat)|vllm serve"
+    r"|pip3? install)\b"
+)
 
 
 def from_command(line: str, where: str, setup: Setup, folder: str = ".") -> None:
@@ -170,9 +213,7 @@ def from_script(path: str, setup: Setup) -> None:
         filled = _filled(line, variables)
         if match := re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(\S*|'[^']*'|\"[^\"]*\")\s*(?:#.*)?$", filled):
             variables[match[1]] = match[2].strip("\"'")
-        elif re.search(
-            r"\b(torchrun|deepspeed|accelerate|swift|llamafactory-cli|trl|axolotl|python3?)\b", filled
-        ):
+        elif _LAUNCHES.search(filled) and not _NO_TRAINING.search(filled):
             from_command(filled, f"{os.path.basename(path)}:{number}", setup, os.path.dirname(path) or ".")
 
 
@@ -191,9 +232,46 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
 
 def _filled(line: str, variables: Mapping[str, str]) -> str:
     def value(match: re.Match[str]) -> str:
-        return variables.get(match[1] or match[2], match[0])
+        default = match[2] if match[2] is not None else match[0]
+        return variables.get(match[1] or match[3], default)
 
-    return re.sub(r"\$\{(\w+)\}|\$(\w+)", value, line)
+    filled = re.sub(r"\$\{(\w+)(?::-([^}]{0,200}))?\}|\$(\w+)", value, line)
+    filled = re.sub(r"\$()()(\w+)", value, filled)  # a default may be another's value
+    return _SUM.sub(lambda match: _computed(match, variables), filled)
+
+
+_SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]{0,80}\)){1,200}?)\)\)")
+
+
+def _computed(match: re.Match[str], variables: Mapping[str, str]) -> str:
+    """What the shell makes of a sum of whole numbers; what it cannot be is left as it is written."""
+    words = [variables.get(word, word) for word in re.findall(r"\w+|[*+/()-]", match[1])]
+
+    def atom() -> int:
+        word = words.pop(0)
+        if word != "(":
+            return int(word)
+        inner = total()
+        words.pop(0)
+        return inner
+
+    def product() -> int:
+        value = atom()
+        while words and words[0] in "*/":
+            value = value * atom() if words.pop(0) == "*" else value // atom()
+        return value
+
+    def total() -> int:
+        value = product()
+        while words and words[0] in "+-":
+            value = value + product() if words.pop(0) == "+" else value - product()
+        return value
+
+    try:
+        result = total()
+    except (ValueError, IndexError, ZeroDivisionError, RecursionError):
+        return match[0]
+    return match[0] if words else str(result)
 
 
 def from_file(path: str, setup: Setup, depth: int = 0) -> None:
@@ -228,10 +306,18 @@ def _follow(setup: Setup, folder: str, depth: int) -> None:
             and given.value.endswith((".json", ".yaml", ".yml"))
             and not _read(setup, path)
         ):
-            if os.path.isfile(path):
-                from_file(path, setup, depth)
+            if found := _found(folder, given.value):
+                from_file(found, setup, depth)
             else:
                 setup.problems.append(f"{given.where}: --{name} {given.value} is not there")
+
+
+def _found(folder: str, name: str) -> str | None:
+    """Where a file lies that a launch names: beside it, here, or above it, where such scripts are started."""
+    above = [folder, "."]
+    for _ in range(UP):
+        above.append(os.path.join(above[-1] if len(above) > 2 else folder, os.pardir))
+    return next((path for path in (os.path.join(at, name) for at in above) if os.path.isfile(path)), None)
 
 
 def _read(setup: Setup, path: str) -> bool:
