@@ -71,6 +71,9 @@ class Engine:
             from vlmpatch.api import Patch  # not under the lock, see below
 
             with self._lock:
+                if failed := self._failed_elsewhere(entry.id, module.__name__):
+                    self._outcomes[entry.id][module.__name__] = failed
+                    return
                 flips = self._switches.flips[entry.id]
                 handle = self._handles.setdefault(entry.id, Patch(entry.id, self.journal))
             # Not under the lock: a patch may import, and another thread may hold that module's import lock
@@ -88,6 +91,11 @@ class Engine:
             if settled:  # else it was off for a moment, and what was to be changed then was not
                 self._tell(status)
                 return
+
+    def _failed_elsewhere(self, id_: str, name: str) -> Status | None:
+        """The failure of another target: a patch is there as a whole or not at all."""
+        others = [status for other, status in self._outcomes[id_].items() if other != name]
+        return next((status for status in others if status.state is State.FAILED), None)
 
     def _spread(self, id_: str, status: Status) -> None:
         """What was rolled back for one target is rolled back for all of them."""
@@ -195,6 +203,8 @@ class Engine:
                 if handle := self._handles.get(id_):
                     handle.active = True
                 self.journal.resume(id_)
+                seen = self._outcomes[id_]  # a failure is tried again
+                self._outcomes[id_] = {n: each for n, each in seen.items() if each.state is not State.FAILED}
             self._watch_remote()
         for id_ in back:
             entry = self.catalog.entries[id_]

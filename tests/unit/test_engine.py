@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import importlib
-import os
+import multiprocessing
 import sys
 import threading
 from types import ModuleType
@@ -206,6 +207,42 @@ def test_two_targets_and_only_one_exists(world: World) -> None:
     engine = world.engine()
     importlib.import_module(package)
     assert engine.status()[id_].state is State.APPLIED
+
+
+@pytest.mark.parametrize("kind", ["RuntimeError", "KeyboardInterrupt", "SystemExit"])
+@pytest.mark.parametrize("broken", [0, 1])
+def test_two_targets_and_one_fails(world: World, warnings: list[str], broken: int, kind: str) -> None:
+    """Whichever comes first: the patch is nowhere, and comes whole once it can."""
+    names = [world.package(f"part{number}") for number in range(2)]
+    fails = f"""
+import sys
+def look(code): return None
+def apply(patch, module):
+    patch.wrap(module, "greet", lambda original, *args: original(*args).replace("hello", "goodbye"))
+    if module.__name__ == "{names[broken]}" and not hasattr(sys, "mended"):
+        raise {kind}("no")
+"""
+    world.distribution("fakelib", "1.5")
+    id_ = world.patch("part0", NEEDS, fails, targets='["part0", "part1"]')
+    engine = world.engine()
+    for number, name in enumerate(names):
+        with contextlib.suppress(KeyboardInterrupt, SystemExit):
+            assert greeting(name) == ("goodbye you" if number < broken else "hello you")
+    assert [greeting(name) for name in names] == ["hello you"] * 2
+    assert engine.status()[id_].state is State.FAILED
+    assert not engine.journal.changes(id_)
+    with contextlib.suppress(KeyboardInterrupt, SystemExit):
+        engine.redo([])
+    assert [greeting(name) for name in names] == ["hello you"] * 2
+    sys.mended = True  # type: ignore[attr-defined]
+    try:
+        engine.redo([])
+    finally:
+        del sys.mended  # type: ignore[attr-defined]
+    assert engine.status()[id_].state is State.APPLIED
+    assert [greeting(name) for name in names] == ["goodbye you"] * 2
+    engine.undo([])
+    assert [greeting(name) for name in names] == ["hello you"] * 2
 
 
 def test_a_broken_range_fails_its_patch_with_the_catalog_named(world: World, warnings: list[str]) -> None:
@@ -449,13 +486,17 @@ def test_threads_and_a_fork_in_the_middle(world: World) -> None:
     thread = threading.Thread(target=inside)
     thread.start()
     entered.wait(20)
-    child = os.fork()
-    if child == 0:
+
+    def forked() -> None:
         engine.undo([])
-        os._exit(0 if greeting(package) == "hello you" and engine.status() else 1)
+        raise SystemExit(0 if greeting(package) == "hello you" and engine.status() else 1)
+
+    child = multiprocessing.get_context("fork").Process(target=forked)
+    child.start()
     leave.set()
     thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    child.join()
+    assert child.exitcode == 0
     assert greeting(package) == "goodbye you"
 
 
