@@ -12,14 +12,16 @@ import functools
 import hashlib
 import io
 import os
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
 from importlib.machinery import PathFinder
 from types import ModuleType
-from typing import NamedTuple
 
 from vlmpatch import scan
+
+_DEFINES = re.compile(r"(async\s+)?def\s")
 
 
 class Unrecognised(Exception):
@@ -30,12 +32,28 @@ class NoSource(Unrecognised):
     """There is nothing to look at: no file, no Python text in it."""
 
 
-class Function(NamedTuple):
+class Function:
     """A function as its source has it. ``in`` asks for a piece of its text."""
 
-    parameters: tuple[str, ...]
-    defaults: dict[str, str]
-    source: str
+    def __init__(self, source: str) -> None:
+        self.source = source
+
+    @functools.cached_property
+    def parameters(self) -> tuple[str, ...]:
+        """Its parameters' names, in their order."""
+        return _parameters(self._arguments)
+
+    @functools.cached_property
+    def defaults(self) -> dict[str, str]:
+        """Of each parameter that has one, the default as it is written."""
+        return _defaults(self._arguments)
+
+    @functools.cached_property
+    def _arguments(self) -> ast.arguments:
+        # Parsed only for those who ask: most look for a piece of the text.
+        node = ast.parse(self.source).body[0]
+        assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        return node.args
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and text in self.source
@@ -56,6 +74,7 @@ class Code:
         self.module = module
         self.path = path
         self.source = source
+        self._classes: dict[str, frozenset[str] | None] = {}
 
     @functools.cached_property
     def tree(self) -> ast.Module:
@@ -80,18 +99,15 @@ class Code:
             NoSource: the source is not Python.
         """
         text = self._text(qualname)
-        if text is None:
-            return None
-        node = ast.parse(text).body[0]
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            return None
-        return Function(_parameters(node.args), _defaults(node.args), text)
+        return Function(text) if text is not None and _DEFINES.match(text) else None
 
     def class_names(self, qualname: str) -> frozenset[str] | None:
         """Names bound in the body of class ``qualname``, or None when there is no such class."""
-        with self._parsing():
-            found = scan.class_names(self.source, qualname)
-        return None if found is None else frozenset(found)
+        if qualname not in self._classes:
+            with self._parsing():
+                found = scan.class_names(self.source, qualname)
+            self._classes[qualname] = None if found is None else frozenset(found)
+        return self._classes[qualname]
 
     def _text(self, qualname: str) -> str | None:
         with self._parsing():

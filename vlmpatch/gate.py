@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -30,19 +31,19 @@ def by_version(entry: Entry, modules: Mapping[str, str]) -> Verdict:
     """
     seen = []
     for distribution, specifier in entry.requires.items():
-        found = versions.installed(distribution, modules.get(distribution, distribution))
-        if found.version is None:
+        version = versions.running(distribution, modules.get(distribution, distribution))
+        if version is None:
             return Verdict(False, f"{distribution} is not installed")
         if faults := _faults(specifier):
             raise ValueError(f"compat.toml, patch {entry.id!r}, requires.{distribution}: {faults[0].what}")
         try:
-            inside = versions.satisfies(found.version, specifier)
+            inside = versions.satisfies(version, specifier)
         except ValueError:
-            seen.append(f"{distribution} {found.version} (not a PEP 440 version, so its code decides)")
+            seen.append(f"{distribution} {version} (not a PEP 440 version, so its code decides)")
             continue
         if not inside:
-            return Verdict(False, f"{distribution} {found.version} is not {specifier}")
-        seen.append(f"{distribution} {found.version}")
+            return Verdict(False, f"{distribution} {version} is not {specifier}")
+        seen.append(f"{distribution} {version}")
     return Verdict(True, ", ".join(seen))
 
 
@@ -87,20 +88,21 @@ def ranges(catalog: Catalog) -> list[Problem]:
     ]
 
 
-def _faults(specifier: str) -> list[Fault]:
+@functools.lru_cache(maxsize=256)
+def _faults(specifier: str) -> tuple[Fault, ...]:
     SpecifierSet, Version = versions.pep440()
     try:
         bounds = list(SpecifierSet(specifier))
     except ValueError:
-        return [Fault(f"{specifier!r} is not a PEP 440 range", 'Write ">=1,<2.dev0"')]
+        return (Fault(f"{specifier!r} is not a PEP 440 range", 'Write ">=1,<2.dev0"'),)
     lower = [Version(bound.version) for bound in bounds if bound.operator in (">", ">=")]
     upper = [Version(bound.version) for bound in bounds if bound.operator in ("<", "<=")]
     if lower and upper and max(lower) > min(upper):
-        return [Fault(f"no version lies in {specifier!r}", "Put the lower bound first")]
-    return [
+        return (Fault(f"no version lies in {specifier!r}", "Put the lower bound first"),)
+    return tuple(
         Fault(
             f"the pre-releases of {bound.version} fall on neither side of {bound}", "End the bound in .dev0"
         )
         for bound in bounds
         if bound.operator == "<" and not Version(bound.version).is_prerelease
-    ]
+    )

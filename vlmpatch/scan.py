@@ -14,8 +14,10 @@ import re
 
 _INDENT = re.compile(r"^([ \t]+)(?:def |async def |class |@\w)", re.M)
 _HEAD = re.compile(r"(?:async +def|def|class) +(\w+)")
+_CLASS = re.compile(
+    r"[ \t]*class\s+\w+\s*\([^()]*\)\s*:"
+)  # with its bases, which may stand on lines of their own
 _WORD = re.compile(r"\w")
-_CLOSING = (")", "]", "}", "#")
 
 
 class _Doubt(Exception):
@@ -127,19 +129,14 @@ def _in_string(text: str, position: int) -> bool:
 
 def _block(text: str, indent: str) -> str:
     """The one definition ``text`` begins with: up to where the parser says it ends."""
-    lines = text.split("\n")
-    ends = (n for n, line in enumerate(lines) if n and _leaves(line, indent))
-    for end in itertools.islice(itertools.chain(ends, [len(lines)]), 8):
+    leaves = re.compile(rf"\n[ \t]{{0,{len(indent)}}}(?=[^\s)\]}}#])")
+    ends = itertools.chain((line.start() for line in leaves.finditer(text)), [len(text)])
+    for end in itertools.islice(ends, 8):
         try:
-            return _parse_block("\n".join(lines[:end]), indent)
+            return _parse_block(text[:end], indent)
         except SyntaxError:  # that line stands inside a string or brackets
             continue
     raise _Doubt
-
-
-def _leaves(line: str, indent: str) -> bool:
-    body = line.lstrip()
-    return bool(body) and not body.startswith(_CLOSING) and len(line) - len(body) <= len(indent)
 
 
 def _parse_block(text: str, indent: str) -> str:
@@ -169,20 +166,24 @@ def _scanned_names(source: str, indent: str) -> set[str]:
     found: set[str] = set()
     rest: list[str] = []
     skipping = bool(indent)  # the head of the class itself
-    quotes = 0
-    for line in source.split("\n"):
-        body = line[len(indent) :]
-        if line.startswith(indent) and body[:1] not in ("", " ", "\t", *_CLOSING):
-            head = _HEAD.match(body)
-            skipping = head is not None or body.startswith("@")
-            if skipping and quotes % 2:
-                raise _Doubt
-            if head:
-                found.add(head[1])
-        quotes += line.count('"""') + line.count("'''")
+    quotes, done = 0, 0
+    bases = _CLASS.match(source) if indent else None
+    at_depth = re.compile(rf"^{indent}(?=[^\s)\]}}#])", re.M)
+    for line in at_depth.finditer(source, bases.end() if bases else 0):
+        begin = line.start()
         if not skipping:
-            rest.append(line)
-    tree = ast.parse("if 1:\n" + "\n".join(rest) if indent else "\n".join(rest))
+            rest.append(source[done:begin])
+        quotes += source.count('"""', done, begin) + source.count("'''", done, begin)
+        done = begin
+        head = _HEAD.match(source, line.end())
+        skipping = head is not None or source[line.end()] == "@"
+        if skipping and quotes % 2:
+            raise _Doubt
+        if head:
+            found.add(head[1])
+    if not skipping:
+        rest.append(source[done:])
+    tree = ast.parse("if 1:\n" + "".join(rest) if indent else "".join(rest))
     body_nodes = tree.body
     if indent and body_nodes and isinstance(body_nodes[0], ast.If):
         body_nodes = body_nodes[0].body

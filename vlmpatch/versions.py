@@ -6,6 +6,7 @@ imported before the first gate is asked.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import sys
@@ -52,6 +53,13 @@ def installed(distribution: str, module: str) -> Found:
     return Found(stated, "source", "no metadata; read from the package's source")
 
 
+def running(distribution: str, module: str) -> str | None:
+    """The version alone, as ``installed`` has it; metadata is read only where no loaded module says it."""
+    loaded = getattr(sys.modules.get(module), "__version__", None)
+    return str(loaded) if isinstance(loaded, str) else installed(distribution, module).version
+
+
+@functools.lru_cache(maxsize=256)  # the same few questions for every target of every patch
 def satisfies(version: str, specifier: str) -> bool:
     """Whether ``version`` lies in the PEP 440 range ``specifier``, pre-releases counted in.
 

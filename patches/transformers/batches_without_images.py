@@ -49,12 +49,12 @@ _ENCODE = "_prepare_multimodal_encoder_kwargs_for_generation"
 
 def look(code: Code) -> str | None:
     """Every model must be a subclass of ``PreTrainedModel``; generation may run the tower by itself."""
-    if "GenerationMixin" in code.names and code.class_names("PreTrainedModel") is None:
-        methods = code.class_names("GenerationMixin") or frozenset()
-        return None if _ENCODE in methods else "generate() leaves the vision tower to the model's forward"
-    if code.class_names("PreTrainedModel") is None:
+    if code.class_names("PreTrainedModel") is not None:
+        return None
+    methods = code.class_names("GenerationMixin")
+    if methods is None:
         raise Unrecognised(f"{code.module} has no class PreTrainedModel")
-    return None
+    return None if _ENCODE in methods else "generate() leaves the vision tower to the model's forward"
 
 
 def apply(patch: Patch, module: ModuleType) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmpatch import code
+from vlmpatch import code, scan
 
 SOURCE = '''
 import os as system
@@ -43,6 +43,17 @@ def test_names_and_functions() -> None:
     assert found.function("Thing") is None
     assert found.function("Thing.absent") is None
     assert found.class_names("plain") is None
+
+
+def test_a_class_whose_bases_stand_on_lines_is_not_parsed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_parsed", lambda *args: pytest.fail("parsed whole"))
+    head = "class Thing(\n    One,\n    Two,  # two\n):\n"
+    source = head + "    kind = 1\n\n    def f(self, a=(1, 2)):\n        pass\n"
+    found = code.Code("m", "m.py", source)
+    assert found.class_names("Thing") == frozenset({"kind", "f"})
+    function = found.function("Thing.f")
+    assert function is not None
+    assert (function.parameters, function.defaults) == (("self", "a"), {"a": "(1, 2)"})
 
 
 def test_digest_ignores_words_and_layout() -> None:
