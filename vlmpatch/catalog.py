@@ -15,11 +15,6 @@ from typing import Any, NamedTuple
 from vlmpatch import index
 from vlmpatch.index import default_path as default_path
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 SCHEMA = 1
 # `failure` is for the command line alone (`vlmpatch.tools.failures`); nothing here looks into it.
 KEYS = frozenset({"schema", "modules", "patch", "failure"})
@@ -105,17 +100,26 @@ def read(path: str) -> Catalog:
     try:
         with open(path, "rb") as handle:
             source = handle.read()
-        data = tomllib.loads(source.decode())
+        data = _toml(source)
     except OSError as error:
         problem = Problem(path, f"cannot be read ({error.strerror})", "Reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         problem = Problem(path, f"is not valid TOML: {error}", "Mend that line or reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
     catalog = parse(data, path)
     if not catalog.problems and not sys.dont_write_bytecode:
         index.write(path, index.dumps(source, catalog, Entry._fields))
     return catalog
+
+
+def _toml(source: bytes) -> dict[str, Any]:
+    # Imported here: a process that finds the index needs no parser, and it is a quarter of the wake.
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    return tomllib.loads(source.decode())
 
 
 def parse(data: Mapping[str, Any], path: str) -> Catalog:

@@ -108,3 +108,9 @@ def test_two_threads_wake_one_engine(checkout: Path) -> None:
         "print(len(set(map(id, found))), len(found))"
     )
     assert python(checkout, code) == "1 16"
+
+
+def test_waking_needs_no_toml_parser(checkout: Path) -> None:
+    python(checkout, AWAKE)
+    parsers = "{'tomllib', 'tomli'} & sys.modules.keys()"
+    assert python(checkout, f"import sys, vlmpatch; vlmpatch._engine(); print({parsers})") == "set()"
