@@ -136,7 +136,7 @@ def warm_up(stack: Stack) -> None:
             return
         print(f"[{stack.name}] compiling deepspeed_shm_comm", flush=True)
         shutil.rmtree(extensions, ignore_errors=True)
-        finished = run(stack, ["python", "-c", WARM_UP], limit=300)
+        finished = run(stack, ["python", "-c", WARM_UP], limit=900)  # a minute, on an idle machine
         if finished.rc != 0:
             raise RuntimeError(str(finished))
         done.touch()
