@@ -201,6 +201,11 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             TRACE + "TypeError: Qwen2Audio.forward() got an unexpected keyword argument 'num_items_in_batch'",
             None,
         ),
+        (
+            'File "/x/modeling_align.py", line 1189, in _init_weights\n'
+            "ValueError: Fan in and fan out can not be computed for tensor with fewer than 2 dimensions",
+            "F23",
+        ),
         ("training_step() takes 3 positional arguments but 4 were given", None),
         ("UserWarning: Found missing adapter keys while loading the checkpoint: ['a.vision.lora_A']", "F31"),
         (

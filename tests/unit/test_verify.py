@@ -49,6 +49,23 @@ def test_one_run_a_patch_and_the_one_that_is_known_to_fail_here(world: World) ->
     assert [row.id for row in every] == ["fails", "spared"]
 
 
+def test_what_would_hide_a_bug_is_off_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides: dict[str, tuple[list[str], tuple[str, ...]]] = {}
+
+    def run_side(
+        folder: Path, side: str, cells: list[Cell], progress: Any, without: Any = ()
+    ) -> dict[str, Any]:
+        sides[side] = [cell.engine for cell in cells], tuple(without)
+        return {}
+
+    monkeypatch.setattr(verify, "run_side", run_side)
+    hidden = row("one", cell=Cell(engine="zero2"), without=("other",))
+    verdicts = verify.try_rows([hidden, row("two"), row("three")], "cpu", ENGLISH)
+    assert [verdict.row.patch for verdict in verdicts] == ["one", "two", "three"]
+    assert sides.pop("bare")[1] == ()
+    assert sides == {"patched0": (["zero2"], ("other",)), "patched1": (["none"], ())}
+
+
 def test_what_is_not_installed_is_not_run(world: World) -> None:
     patch = world.patch("target", "{ fakelib = '>=1' }")
     world.distribution("fakelib", "1.5")

@@ -55,6 +55,7 @@ class Row(NamedTuple):
     fails: str
     warns: str
     where: Mapping[str, str]
+    without: tuple[str, ...] = ()  # patches that would hide this one's bug
 
     def expected(self) -> bool:
         """Whether the bare run is known to fail with the versions installed here."""
@@ -151,7 +152,8 @@ def read_rows(path: Path = ROWS) -> list[Row]:
         cell = Cell(**entry.get("cell", {}))
         ours = "patch" in entry and "script" not in entry and "framework" not in entry and not cell.trainer
         if ours and cell.kind in KINDS and all(_inside(*pair) for pair in entry.get("only", {}).items()):
-            shared = (entry["fails"], entry.get("warns", ""), entry.get("where", {}))
+            hiding = tuple(entry.get("without", ()))
+            shared = (entry["fails"], entry.get("warns", ""), entry.get("where", {}), hiding)
             found.append(Row(entry["id"], entry["patch"], (entry["en"], entry["zh"]), cell, *shared))
     return found
 
@@ -204,17 +206,22 @@ def try_rows(rows: Sequence[Row], device: str, words: Words) -> list[Verdict]:
         folder = Path(name)
         progress = Progress(len(measures) + 2 * len(cells), words)
         bare = run_side(folder, "bare", [*measures, *cells], progress)
-        patched = run_side(folder, "patched", cells, progress)
+        patched = {}
+        for number, without in enumerate(dict.fromkeys(row.without for row in rows)):
+            own = list(dict.fromkeys(row.cell for row in rows if row.without == without))
+            patched[without] = run_side(folder, f"patched{number}", own, progress, without)
         progress.end()
         tolerance = TOLERANCE[device]
         return [
-            Verdict(row, judge(bare, row.cell, tolerance), judge(patched, row.cell, tolerance))
+            Verdict(row, judge(bare, row.cell, tolerance), judge(patched[row.without], row.cell, tolerance))
             for row in rows
         ]
 
 
-def run_side(folder: Path, side: str, cells: Sequence[Cell], progress: Progress) -> dict[str, Any]:
-    """Run ``cells`` in a process of their own; what each reports, by its id."""
+def run_side(
+    folder: Path, side: str, cells: Sequence[Cell], progress: Progress, without: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Run ``cells`` in a process of their own, ``without`` these patches; what each reports, by its id."""
     out = folder / side
     out.mkdir()
     write_cells(out / "cells.json", list(cells))
@@ -228,11 +235,13 @@ def run_side(folder: Path, side: str, cells: Sequence[Cell], progress: Progress)
         str(out),
         "--make",
     ]
-    command += ["--patched"] if side == "patched" else []
+    command += ["--patched"] if side != "bare" else []
     command += ["--reference", str(folder / "bare"), "--models", *models]
     reports: dict[str, Any] = {}
-    device = cells[0].device
-    with open(out / "log", "w") as log, launched(command, folder, device, log) as process:
+    environ = environment(os.environ, folder, cells[0].device)
+    if without:
+        environ["VLMPATCH_DISABLE"] = ",".join(filter(None, [environ.get("VLMPATCH_DISABLE"), *without]))
+    with open(out / "log", "w") as log, launched(command, folder, environ, log) as process:
         progress.side(side)
         for line in spoken(process):
             if line.startswith('{"id": '):
@@ -247,11 +256,13 @@ def run_side(folder: Path, side: str, cells: Sequence[Cell], progress: Progress)
 
 
 @contextlib.contextmanager
-def launched(command: list[str], folder: Path, device: str, log: Any) -> Iterator[subprocess.Popen[str]]:
+def launched(
+    command: list[str], folder: Path, environ: Mapping[str, str], log: Any
+) -> Iterator[subprocess.Popen[str]]:
     """A process group that is gone afterwards, however the block ends."""
     process = subprocess.Popen(
         command,
-        env=environment(os.environ, folder, device),
+        env=environ,
         cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
