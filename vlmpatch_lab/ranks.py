@@ -548,13 +548,17 @@ def leave_extension_out() -> None:
 
 
 def load_extension() -> None:
-    """Load what DeepSpeed compiles, before the fork, so that no rank has to look for it."""
+    """Load what was compiled for launchers, before the fork; without it no rank has to look for it."""
+    extensions = Path(os.environ["TORCH_EXTENSIONS_DIR"])
+    if not (extensions / "complete").exists():
+        leave_extension_out()
+        return
     from deepspeed.accelerator import get_accelerator
 
     builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    made = Path(os.environ["TORCH_EXTENSIONS_DIR"], builder.name)
+    made = extensions / builder.name
     loaded = getattr(type(builder), "_loaded_ops", None)
-    if loaded is not None and (made.parent / "complete").exists() and not (made / "lock").exists():
+    if loaded is not None and not (made / "lock").exists():
         # Straight from where warm_up left it: asking ninja first makes it compile everything again
         # when only the spelling of the interpreter's path is another.
         from torch.utils.cpp_extension import _import_module_from_library

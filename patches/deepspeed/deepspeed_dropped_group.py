@@ -4,7 +4,8 @@ Why: transformers makes two parameter groups; with LoRA the one without weight d
 removes empty groups from the optimizer after the scheduler was built on them, and from 2.10 torch
 insists that both have as many.
 
-Since torch 2.10.0, with every DeepSpeed from 0.11.0; transformers 5.1.0 builds its scheduler later.
+Since torch 2.10.0 (not in 2.9.1), with every DeepSpeed from 0.11.0; transformers 5.1.0 builds its
+scheduler later.
 
 The change: when DeepSpeed has removed groups of an optimizer, the schedulers built on it forget them as
 well. DeepSpeed is seldom told of the scheduler, so schedulers are noted, weakly, when they are made.

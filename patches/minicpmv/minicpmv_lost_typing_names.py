@@ -3,8 +3,8 @@
 Why: the remote code takes ``List`` from ``from torch.nn.functional import *``. torch re-exported it by
 accident until it moved to built-in generics.
 
-Since the torch whose ``torch.nn.functional`` no longer imports the name; the code is looked at, because
-the model's folder is downloaded once and kept.
+Since torch 2.7 (2.6.0's ``torch.nn.functional`` has the name, 2.7.1's has not); the code is looked at,
+because the model's folder is downloaded once and kept.
 
 The change: while remote code is executed beside which lies a resampler that misses such a name,
 ``torch.nn.functional`` has it, and no longer. Nobody else sees anything.

@@ -54,7 +54,8 @@ def of(stack: str) -> list[Case]:
         ),
     ]
     if stack in STRICT_ZIP:
-        cases.append(Case(stack, Cell(engine="zero2", trainer="hf_own_optimizer"), STRICT_ZIP[stack]))
+        cell = Cell(engine="zero2", trainer="hf_own_optimizer", checkpointing="nonreentrant")
+        cases.append(Case(stack, cell, STRICT_ZIP[stack]))
     return cases
 
 

@@ -67,7 +67,6 @@ def run(
 ) -> dict[str, Result]:
     """Run ``cells`` in one process of ``stack``; returns the result of each by its id."""
     cells = list(dict.fromkeys(cells))
-    launch.warm_up(stack)
     models = launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
     out.mkdir(parents=True, exist_ok=True)
     write_cells(out / "cells.json", cells)

@@ -65,8 +65,9 @@ def in_stack(stack: Stack) -> Probe:
 def in_releases(pins: Sequence[str]) -> Probe:
     """Look at ``pins`` and nothing else, beside the newest stack's torch where they name none."""
     torch = next((pin for pin in pins if pin.startswith("torch==")), "")
-    others = fetched([pin for pin in pins if pin != torch])
-    path = os.pathsep.join(str(folder) for folder in (store.ROOT, others, _torch(torch)))
+    others = [pin for pin in pins if pin != torch]
+    folders = [store.ROOT, *([fetched(others)] if others else []), _torch(torch)]
+    path = os.pathsep.join(map(str, folders))
     return _probe(Path(sys.executable), {**os.environ, "PYTHONPATH": path})
 
 

@@ -23,6 +23,7 @@ else:
 
 ROWS = Path(vlmpatch_lab.__file__).with_name("rows.toml")
 Versions = Mapping[str, str]
+ZERO_OVER_GLOO = {"torch": ">=2.2"}  # before, gloo had no _allgather_base
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,10 @@ class Row:
 
     def runs_on(self, stack: Stack) -> bool:
         """Whether the stack has what the row needs, and no framework it does not ask for."""
-        return holds(self.only, versions(stack)) and self.framework == framework(stack)
+        installed = versions(stack)
+        zero = (self.script or self.cell).engine.startswith("zero")
+        able = holds(self.only, installed) and (not zero or holds(ZERO_OVER_GLOO, installed))
+        return able and self.framework == framework(stack)
 
 
 # The first that a stack pins is what it is for.

@@ -179,6 +179,12 @@ def test_rows_name_patches_and_models_that_exist() -> None:
     assert all(any(r.runs_on(stack) for stack in STACKS.values()) for r in known.values())
 
 
+def test_zero_does_not_run_where_gloo_cannot() -> None:
+    ids = {r.id for r in rows.read().values() if r.runs_on(STACKS["torch212"])}
+    assert "ddp-unused" in ids
+    assert not ids & {"zero2-two-forwards", "zero3-lora", "script-typing-names"}
+
+
 def test_there_are_stacks_on_both_ends() -> None:
     seen = [rows.versions(stack) for stack in STACKS.values()]
     assert len(STACKS) >= 9
