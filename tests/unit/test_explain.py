@@ -206,6 +206,18 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "ValueError: Fan in and fan out can not be computed for tensor with fewer than 2 dimensions",
             "F23",
         ),
+        (
+            "File ~/yolov5/models/yolo.py:150, in Model.biases(self)\n"
+            "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place "
+            "operation.",
+            None,
+        ),
+        (
+            "~/transformers/models/gemma3/modeling_gemma3.py in forward(self, inputs_embeds)\n"
+            "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place "
+            "operation.",
+            "F13",
+        ),
         ("training_step() takes 3 positional arguments but 4 were given", None),
         ("UserWarning: Found missing adapter keys while loading the checkpoint: ['a.vision.lora_A']", "F31"),
         (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ else:
     import tomli as tomllib
 
 KINDS = ("error", "echo", "hint")
+# A frame as notebooks, rich and pytest write it, squeezed: `x.py:9, in f`, `x.py:9 in f`, `x.py in f(a)`.
+_FRAME = re.compile(r"\.py(?::\d{1,7}[,:]?in[<_a-z]|in\w{1,80}\()")
 _LISTS = ("all", "any", "not", "frames", "seen", "unseen", "patches")
 
 
@@ -55,7 +58,7 @@ class Symptom(NamedTuple):
 
     def unconfirmed(self, squeezed: str) -> bool:
         """Whether frames are asked for, and the message came without any."""
-        return bool(self.frames) and 'file"' not in squeezed
+        return bool(self.frames) and 'file"' not in squeezed and _FRAME.search(squeezed) is None
 
 
 class Failure(NamedTuple):
