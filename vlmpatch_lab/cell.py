@@ -61,7 +61,7 @@ CHECKPOINTING = (
     "kbit",
 )  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "override", "copied")
-SCENARIOS = ("", "resume", "no_sync", "extra", "frozen", "dummy-first", "two-backwards")
+SCENARIOS = ("", "resume", "no_sync", "extra", "frozen", "dummy-first", "two-backwards", "old_names")
 PLAIN_SCENARIOS = ("extra", "frozen")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
@@ -94,7 +94,8 @@ class Cell:
     # What a script may do besides: "resume" (saves and loads a checkpoint after the first step), "no_sync"
     # (ZeRO-1), "extra" (a trainable parameter that nothing uses), "frozen" (the vision tower), "dummy-first"
     # (the tower runs on a rank without an image too, before the text embedding and not after it),
-    # "two-backwards" (each forward has a backward of its own before the step).
+    # "two-backwards" (each forward has a backward of its own before the step), "old_names" (a trainer is
+    # built with the names that arguments had in 2024).
     scenario: str = ""
 
     def __post_init__(self) -> None:
@@ -147,18 +148,18 @@ class Cell:
         With ``compared``, the same samples in one process. ZeRO's flat partitions know no parameter that
         an optimizer skips: there the measure gives a zero to what no rank used.
         """
+        scenario = self.scenario if self.scenario in PLAIN_SCENARIOS else ""
         if self.compared:
             zeros = self.engine.startswith("zero") or self.engine == "plain_zeros"
             engine = "plain_zeros" if zeros else "plain"
             kept = {name: value for name, value in self.config.items() if name in PLAIN_CONFIG}
-            scenario = self.scenario if self.scenario in PLAIN_SCENARIOS else ""
             shared = dataclasses.replace(self, dtype="float32", zero={}, config=kept, scenario=scenario)
             return dataclasses.replace(
                 shared, engine=engine, checkpointing="off", variant="", input_grads=True
             )
         if self.checkpointing == "off" and not self.trainer:
-            return dataclasses.replace(self, engine="none", zero={})
-        return dataclasses.replace(self, checkpointing="off", variant="", input_grads=True)
+            return dataclasses.replace(self, engine="none", zero={}, scenario=scenario)
+        return dataclasses.replace(self, checkpointing="off", variant="", input_grads=True, scenario=scenario)
 
 
 def read_cells(path: Path) -> list[Cell]:

@@ -51,6 +51,7 @@ NO_GRADIENT = r"Wrong: \d+ of \d+ parameters have no gradient"
 DS_STATE = r"object has no attribute 'ds_grads_remaining'"
 
 OLD_SCRIPT = Cell(trainer="old_script", forwards=2, checkpointing="nonreentrant")
+NO_TOKENIZER = r"Trainer.__init__\(\) got an unexpected keyword argument 'tokenizer'"
 NO_COUNT = r"compute_loss\(\) got an unexpected keyword argument 'num_items_in_batch'"
 
 CAUSAL_TASK = Cell(trainer="causal_task", kind="internvl_repo", checkpointing="nonreentrant")
@@ -61,7 +62,7 @@ READY = r"Expected to mark a variable ready only once"
 
 # Per stack: the cell, and the error of the bare run; None where it is right by itself.
 CASES: dict[str, list[tuple[Cell, str | None]]] = {
-    NEWEST: [(GENERATE, WRONG_TOKENS), (IN_STEP_LLAVA, None), (LEAF_LLAVA, LEAF), (CAUSAL_TASK, NO_INPUTS)],
+    NEWEST: [(GENERATE, WRONG_TOKENS), (IN_STEP_LLAVA, None), (LEAF_LLAVA, LEAF), (CAUSAL_TASK, NO_INPUTS), (OLD_SCRIPT, NO_TOKENIZER)],
     LAST_4: [
         (OLD_SCRIPT, NO_COUNT),
         (CAUSAL_TASK, NO_INPUTS),

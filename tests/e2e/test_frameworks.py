@@ -14,7 +14,7 @@ from tests.lab import envs
 from tests.matrix import judge, rows, store
 
 ROWS = {
-    "trl024": ("trl-sft", "trl-dpo", "trl-sft-explicit"),
+    "trl024": ("trl-sft", "trl-sft-tokenizer", "trl-dpo", "trl-sft-explicit"),
     "timm0910": ("timm-tower", "timm-tower-ddp", "timm-tower-zero2"),
 }
 

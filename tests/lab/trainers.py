@@ -205,11 +205,12 @@ def trl_sft(cell: Cell, folder: Path, output: Path) -> None:
     ]
     images = datasets.Sequence(datasets.Image())
     settings = trl.SFTConfig(**arguments(cell, output), max_length=None)
+    processor = "tokenizer" if cell.scenario == "old_names" else "processing_class"
     trainer = trl.SFTTrainer(
         model=model_with_lora(cell, folder),
         args=settings,
         train_dataset=datasets.Dataset.from_list(data).cast_column("images", images),
-        processing_class=transformers.AutoProcessor.from_pretrained(folder),
+        **{processor: transformers.AutoProcessor.from_pretrained(folder)},
     )
     trainer.train()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import runpy
 import sys
@@ -165,3 +166,89 @@ def test_nothing_lent_stays_on_the_class(monkeypatch: pytest.MonkeyPatch) -> Non
     patch_file("peft-generation-inputs").apply(Patch("p", Journal()), module)
     assert Tuned(OwnCode()).kept.__func__ is Mixin.prepare_inputs_for_generation
     assert not hasattr(OwnCode, "prepare_inputs_for_generation")
+
+
+def renaming(old: str) -> Callable[..., Any]:
+    """A decorator in the manner of transformers' ``deprecate_kwarg``."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def renamed(*args: Any, **kwargs: Any) -> Any:
+            if old in kwargs:
+                kwargs["processing_class"] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return renamed
+
+    return decorate
+
+
+def takes_the_new_name(self: Any, args: Any = None, processing_class: Any = None) -> None: ...
+
+
+def takes_both(self: Any, processing_class: Any = None, tokenizer: Any = None) -> None: ...
+
+
+def takes_the_old_name(self: Any, tokenizer: Any = None) -> None: ...
+
+
+def hands_on(self: Any, processing_class: Any = None, **kwargs: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("constructor", "refused"),
+    [
+        (takes_the_new_name, True),
+        (takes_both, False),
+        (takes_the_old_name, False),
+        (hands_on, False),
+        (renaming("tokenizer")(takes_the_new_name), False),
+        (renaming("model_max")(takes_the_new_name), True),
+        (object.__init__, False),
+        (None, False),
+    ],
+)
+def test_which_constructors_are_taught_the_old_name(constructor: Any, refused: bool) -> None:
+    assert patch_file("trainer-tokenizer-argument").refuses(constructor) is refused
+
+
+def taught() -> type[Any]:
+    """A Trainer of transformers 5's form, patched."""
+
+    class Trainer:
+        def __init__(self, model: Any = None, processing_class: Any = None) -> None:
+            self.processing_class = processing_class
+
+    module: Any = ModuleType("transformers.trainer")
+    module.Trainer = Trainer
+    patch_file("trainer-tokenizer-argument").apply(Patch("p", Journal()), module)
+    return Trainer
+
+
+def test_a_trainer_built_with_the_old_name_has_both() -> None:
+    base = taught()
+
+    class Later(base):
+        def __init__(self, model: Any = None, processing_class: Any = None) -> None:
+            super().__init__(model, processing_class=processing_class)
+
+    class HandsOn(base):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(processing_class=None, **kwargs)
+
+    for cls in (base, Later, HandsOn):
+        trainer = cls(tokenizer="t")
+        assert (trainer.processing_class, trainer.tokenizer) == ("t", "t")
+    assert not hasattr(base(processing_class="t"), "tokenizer")
+    with pytest.raises(TypeError, match="tokenizer"):
+        base(tokenizer="t", processing_class="p")
+
+
+def test_a_tokenizer_of_the_scripts_own_stays() -> None:
+    class Own(taught()):  # type: ignore[misc]
+        def __init__(self, tokenizer: Any) -> None:
+            self.tokenizer = tokenizer
+            super().__init__(processing_class="p")
+
+    own = Own(tokenizer="t")
+    assert (own.processing_class, own.tokenizer) == ("p", "t")

@@ -165,7 +165,7 @@ def test_only_patches_in_reach_make_the_patched_side_stale() -> None:
     assert "gradient-checkpointing-default" in reach
     assert "gradient-checkpointing-default" not in store.patches(STACKS["tf523-ds0198"])
     assert "swift-checkpoint-override" not in reach
-    assert "trainer-tokenizer-argument" not in reach  # its target is the user's own script
+    assert "trainer-use-apex" not in reach  # its target is the user's own script
 
 
 def test_rows_name_patches_and_models_that_exist() -> None:

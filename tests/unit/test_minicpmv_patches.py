@@ -98,7 +98,6 @@ OF_TRAINERS = (
     "trainer_training_step_signature",
     "trainer_use_apex",
     "trainer_save_safetensors",
-    "trainer_tokenizer_argument",
     "trainer_zero3_last_save",
 )
 OF_MODELS = (
