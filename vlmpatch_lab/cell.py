@@ -60,7 +60,7 @@ CHECKPOINTING = (
     "nonreentrant",
     "kbit",
 )  # kbit: peft prepares the model
-VARIANTS = ("", "old_format", "override", "copied")
+VARIANTS = ("", "old_format", "old_flag", "override", "copied")
 SCENARIOS = ("", "resume", "no_sync", "extra", "frozen", "dummy-first", "two-backwards", "old_names")
 PLAIN_SCENARIOS = ("extra", "frozen")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right

@@ -217,6 +217,16 @@ def old_format(base: type) -> type:
     return type(base.__name__, (base,), {"_set_gradient_checkpointing": _set_gradient_checkpointing})
 
 
+def old_flag(base: type) -> type:
+    """The same, and sets nothing but the flag: enough for its own modules, not for transformers'."""
+
+    def _set_gradient_checkpointing(self: Any, module: torch.nn.Module, value: bool = False) -> None:
+        if hasattr(module, "gradient_checkpointing"):
+            module.gradient_checkpointing = value
+
+    return type(base.__name__, (base,), {"_set_gradient_checkpointing": _set_gradient_checkpointing})
+
+
 def override(base: Any) -> type:
     """Has its own ``gradient_checkpointing_enable`` that passes on what it was given, ``None`` too."""
     current = base.gradient_checkpointing_enable
@@ -242,6 +252,7 @@ def copied(base: Any) -> type:
 VARIANTS: dict[str, Callable[[type], Any]] = {
     "": lambda base: base,
     "old_format": old_format,
+    "old_flag": old_flag,
     "override": override,
     "copied": copied,
 }

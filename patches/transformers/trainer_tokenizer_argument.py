@@ -1,7 +1,7 @@
 """``Trainer.__init__() got an unexpected keyword argument 'tokenizer'``, and the same of ``SFTTrainer``.
 
-What the user sees: a script that builds its trainer with ``tokenizer=`` ends there: MiniCPM-V's on transformers
-5, and every script of 2024 for TRL on TRL 0.16 and later, whatever transformers is installed.
+What the user sees: a script that builds its trainer with ``tokenizer=`` ends there: MiniCPM-V's on
+transformers 5, and every script of 2024 for TRL on TRL 0.16 and later, whatever transformers is installed.
 
 Why: the argument became ``processing_class`` in transformers 4.46. Both kept the old name for a while, TRL
 for four releases, transformers until 5.0, and with it the attribute ``trainer.tokenizer``.
@@ -10,8 +10,8 @@ Since transformers 5.0.0rc0, and TRL 0.16.0.
 
 The change: a ``Trainer``, or a class built on it, whose constructor takes ``processing_class`` and neither
 ``tokenizer`` nor any other name, takes it under the old name too. A trainer that was built so has
-``tokenizer`` where its class has none. Known by the constructor, not by the script: one that takes the old name
-itself, by a decorator too, is left alone.
+``tokenizer`` where its class has none. Known by the constructor, not by the script: one that takes the old
+name itself, by a decorator too, is left alone.
 
 Upstream: https://github.com/huggingface/transformers/pull/32385,
 https://github.com/huggingface/cookbook/issues/305, https://github.com/tulerfeng/Video-R1/issues/14
@@ -71,7 +71,8 @@ def refuses(constructor: Any) -> bool:
     except (TypeError, ValueError):
         return False  # it cannot be told: left alone
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
-    renames = any(OLD in _closed_over(layer) for layer in _layers(constructor))
+    *decorators, _ = _layers(constructor)
+    renames = any(OLD in _texts(decorator) for decorator in decorators)
     return NEW in parameters and OLD not in parameters and not anything and not renames
 
 
@@ -81,16 +82,15 @@ def _layers(function: Any) -> Iterator[FunctionType]:
         function = getattr(function, "__wrapped__", None)
 
 
-def _closed_over(function: FunctionType) -> list[str]:
-    """The texts that a decorator was given: transformers' ``deprecate_kwarg`` keeps the old name so."""
-    found = []
+def _texts(function: FunctionType) -> list[Any]:
+    """The texts a decorator's function knows: transformers' ``deprecate_kwarg`` closes over the old name."""
+    found: list[Any] = list(function.__code__.co_consts)
     for cell in function.__closure__ or ():
         try:
-            value = cell.cell_contents
+            found.append(cell.cell_contents)
         except ValueError:  # not filled yet
             continue
-        found += [value] if isinstance(value, str) else []
-    return found
+    return [each for each in found if isinstance(each, str)]
 
 
 def _subclasses(cls: type) -> list[type]:

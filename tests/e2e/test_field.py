@@ -54,7 +54,11 @@ OLD_SCRIPT = Cell(trainer="old_script", forwards=2, checkpointing="nonreentrant"
 NO_TOKENIZER = r"Trainer.__init__\(\) got an unexpected keyword argument 'tokenizer'"
 NO_COUNT = r"compute_loss\(\) got an unexpected keyword argument 'num_items_in_batch'"
 
-CAUSAL_TASK = Cell(trainer="causal_task", kind="internvl_repo", checkpointing="nonreentrant")
+KEYWORDS = Cell(trainer="keyword_blocks", kind="llava", engine="none", checkpointing="reentrant")
+INTERNVL: dict[str, Any] = {"kind": "internvl_repo", "checkpointing": "nonreentrant"}
+OWN_REENTRANT = Cell(trainer="own_reentrant", engine="none", **INTERNVL)
+
+CAUSAL_TASK = Cell(trainer="causal_task", **INTERNVL)
 NO_INPUTS = r"has no attribute 'prepare_inputs_for_generation'"
 
 FORCED = Cell(trainer="llamafactory_sft_unused")
@@ -62,10 +66,18 @@ READY = r"Expected to mark a variable ready only once"
 
 # Per stack: the cell, and the error of the bare run; None where it is right by itself.
 CASES: dict[str, list[tuple[Cell, str | None]]] = {
-    NEWEST: [(GENERATE, WRONG_TOKENS), (IN_STEP_LLAVA, None), (LEAF_LLAVA, LEAF), (CAUSAL_TASK, NO_INPUTS), (OLD_SCRIPT, NO_TOKENIZER)],
+    NEWEST: [
+        (GENERATE, WRONG_TOKENS),
+        (IN_STEP_LLAVA, None),
+        (LEAF_LLAVA, LEAF),
+        (CAUSAL_TASK, NO_INPUTS),
+        (OLD_SCRIPT, NO_TOKENIZER),
+    ],
     LAST_4: [
         (OLD_SCRIPT, NO_COUNT),
         (CAUSAL_TASK, NO_INPUTS),
+        (KEYWORDS, NO_GRADIENT),
+        (OWN_REENTRANT, NO_GRADIENT),
         (WRAPPED, METADATA),
         (WRAPPED_FSDP, METADATA),
         (WRAPPED_ZERO3, DS_STATE),

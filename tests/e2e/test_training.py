@@ -17,6 +17,7 @@ from tests.lab.cells import Result
 from tests.lab.outcomes import (
     APART,
     NEVER_READY,
+    NO_FUNCTION,
     NO_GRAPH,
     READY_TWICE,
     REDUCED_TWICE,
@@ -90,6 +91,7 @@ def switches() -> list[Case]:
             ]
         cases += [
             # Nobody called enable_input_require_grads(): reentrant segments then cut the whole graph.
+            Case(stack, Cell(variant="old_flag", engine="zero2"), NO_FUNCTION),
             Case(stack, Cell(input_grads=False), NO_GRAPH if stack == TF457 else RIGHT),
             Case(stack, Cell(checkpointing="nonreentrant", engine="ddp_unused", forwards=2), RIGHT),
             Case(stack, Cell(tuning="lora_llm", forwards=2), APART),

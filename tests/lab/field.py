@@ -266,6 +266,21 @@ def _called_by_keyword(base: Any) -> Any:
     return type(base.__name__, (base,), {"__call__": __call__})
 
 
+def own_reentrant(cell: Cell, folder: Path) -> Gradients:
+    """Remote code that says ``use_reentrant=True`` itself, whatever it was told."""
+    model = ranks.prepare(cell, folder)
+    for module in model.modules():
+        if type(module).__name__ == "Encoder":
+            module.forward = functools.partial(_reentrantly, module)
+    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model))
+
+
+def _reentrantly(encoder: Any, hidden: torch.Tensor) -> torch.Tensor:
+    for layer in encoder.layers:
+        hidden = torch.utils.checkpoint.checkpoint(layer, hidden, use_reentrant=True)
+    return hidden
+
+
 def causal_task(cell: Cell, folder: Path) -> Gradients:
     """LoRA with a ``task_type``, as ms-swift and LLaMA-Factory say it, on a model with code of its own."""
     model = ranks.add_lora(ranks.load(cell, folder), vision=True, task="CAUSAL_LM")
@@ -379,6 +394,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,
+    "own_reentrant": own_reentrant,
     "causal_task": causal_task,
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,

@@ -64,6 +64,7 @@ NEVER_READY = Outcome(
     "F5 under DDP, second step", error="Expected to have finished reduction in the prior iteration"
 )
 NO_GRAPH = Outcome("nothing requires grad", error="element 0 of tensors does not require grad")
+NO_FUNCTION = Outcome("a flag without a function", error="has no attribute '_gradient_checkpointing_func'")
 UNTRAINED = Outcome("F5: the ViT's LoRA gets no gradient", untrained="visual", wrong=True)
 UNTRAINED_APART = Outcome("F5 under DDP: and nothing is averaged", untrained="visual", wrong=True, apart=True)
 APART = Outcome("F6: ranks drift apart", wrong=True, apart=True)

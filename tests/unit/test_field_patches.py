@@ -212,7 +212,7 @@ def test_which_constructors_are_taught_the_old_name(constructor: Any, refused: b
     assert patch_file("trainer-tokenizer-argument").refuses(constructor) is refused
 
 
-def taught() -> type[Any]:
+def taught() -> Any:
     """A Trainer of transformers 5's form, patched."""
 
     class Trainer:
@@ -226,17 +226,18 @@ def taught() -> type[Any]:
 
 
 def test_a_trainer_built_with_the_old_name_has_both() -> None:
-    base = taught()
+    base: Any = taught()
 
-    class Later(base):
+    class Later(base):  # type: ignore[misc]
         def __init__(self, model: Any = None, processing_class: Any = None) -> None:
             super().__init__(model, processing_class=processing_class)
 
-    class HandsOn(base):
+    class HandsOn(base):  # type: ignore[misc]
         def __init__(self, **kwargs: Any) -> None:
             super().__init__(processing_class=None, **kwargs)
 
-    for cls in (base, Later, HandsOn):
+    classes: tuple[Any, ...] = (base, Later, HandsOn)
+    for cls in classes:
         trainer = cls(tokenizer="t")
         assert (trainer.processing_class, trainer.tokenizer) == ("t", "t")
     assert not hasattr(base(processing_class="t"), "tokenizer")
@@ -250,5 +251,5 @@ def test_a_tokenizer_of_the_scripts_own_stays() -> None:
             self.tokenizer = tokenizer
             super().__init__(processing_class="p")
 
-    own = Own(tokenizer="t")
+    own: Any = Own(tokenizer="t")
     assert (own.processing_class, own.tokenizer) == ("p", "t")

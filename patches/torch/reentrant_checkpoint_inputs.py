@@ -1,0 +1,127 @@
+"""Under ``use_reentrant=True`` a block whose tensors come by keyword, or need no gradient, never trains.
+
+What the user sees: nothing, where LoRA weights of a vision tower stay what they were (Llama 4, remote code
+that says ``use_reentrant=True`` itself); or ``element 0 of tensors does not require grad``.
+
+Why: reentrant checkpointing knows the tensors it is handed one by one. What a block is called with by keyword
+is bound to the function (``functools.partial``) and is no input to it: it is neither detached nor given a
+gradient. And a block of which no input requires grad is not recorded at all, whatever it trains.
+
+Since transformers 4.53 for keywords, whose ``GradientCheckpointingLayer`` binds them; with every torch.
+
+The change: at the one door of the reentrant variant, tensors that require grad and are bound to the function
+become inputs; and where nothing requires grad, a block of a model of transformers, remote code included,
+that has something to train gets its first floating-point tensor as one that does. The non-reentrant variant
+does not come here.
+
+Upstream: https://github.com/huggingface/transformers/pull/38207 (the class, which says so in its docstring)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import CellType, FunctionType, ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+DOOR = "CheckpointFunction.apply(function, preserve, *args)"
+MODELS = ("transformers", "transformers_modules")
+
+
+def look(code: Code) -> str | None:
+    """There must be one door to the reentrant variant."""
+    if DOOR not in code.source:
+        raise Unrecognised("torch does not enter its reentrant variant as it did")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Hand every call's tensors over one by one."""
+    import torch
+
+    def enter(original: Callable[..., Any], cls: type, function: Any, preserve: Any, *args: Any) -> Any:
+        if torch.is_grad_enabled():
+            function, args = with_inputs(function, args)
+        return original(cls, function, preserve, *args)
+
+    patch.wrap(module.CheckpointFunction, "apply", enter)
+
+
+def with_inputs(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """What to call, and with which inputs, so that what is trained gets its gradient."""
+    bound = function.keywords if isinstance(function, functools.partial) else {}
+    handed = {name: value for name, value in bound.items() if _requires_grad(value)}
+    if handed:
+        return _taking(function, tuple(handed)), (*handed.values(), *args)
+    if any(map(_requires_grad, args)) or not trains(function):
+        return function, args
+    for index, value in enumerate(args):
+        if _floating(value):
+            return function, (*args[:index], _with_grad(value), *args[index + 1 :])
+    name = next((name for name, value in bound.items() if _floating(value)), None)
+    if name is None:
+        return function, args
+    return _taking(function, (name,)), (_with_grad(bound[name]), *args)
+
+
+def trains(function: Any) -> bool:
+    """Whether ``function`` runs a block of a model that transformers made, with something to train."""
+    return any(
+        type(module).__module__.partition(".")[0] in MODELS
+        and any(parameter.requires_grad for parameter in module.parameters())
+        for module in _modules(function)
+    )
+
+
+def _modules(function: Any, depth: int = 3) -> Iterator[Any]:
+    """The modules that a call of ``function`` is bound to, by what people write around a block."""
+    import torch
+
+    if isinstance(function, torch.nn.Module):
+        yield function
+    elif depth:
+        around: list[Any] = [getattr(function, "__self__", None)]
+        if isinstance(function, functools.partial):
+            around += [function.func, *function.args]
+        if isinstance(function, FunctionType):
+            around += [_content(cell) for cell in function.__closure__ or ()]
+        for inner in around:
+            if isinstance(inner, torch.nn.Module) or callable(inner):
+                yield from _modules(inner, depth - 1)
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not filled yet
+        return None
+
+
+def _taking(function: Any, names: tuple[str, ...]) -> Callable[..., Any]:
+    """``function`` with the keywords ``names`` as its first arguments."""
+    rest = {name: value for name, value in function.keywords.items() if name not in names}
+    inner = functools.partial(function.func, *function.args, **rest)
+
+    def call(*values: Any) -> Any:
+        return inner(*values[len(names) :], **dict(zip(names, values, strict=False)))
+
+    return call
+
+
+def _requires_grad(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _floating(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
+
+
+def _with_grad(tensor: Any) -> Any:
+    # A new leaf over the same storage: the caller's tensor stays as it is.
+    return tensor.detach().requires_grad_()
