@@ -27,7 +27,7 @@ def blank_inputs(model: Any, function: Callable[..., Any], dtype: Any, device: A
     """
     import torch
 
-    names = inspect.signature(function).parameters
+    names = _asked(function)
     recipe = next((make for mark, make in _RECIPES.items() if mark in names), _plain)
     made = recipe(model, model.config.vision_config)
     made |= {n: getattr(model.config, n) for n in _FROM_CONFIG if n in names and hasattr(model.config, n)}
@@ -38,6 +38,20 @@ def blank_inputs(model: Any, function: Callable[..., Any], dtype: Any, device: A
             kind = dtype if number and value.is_floating_point() else None
             inputs[name] = value.to(device=device, dtype=kind) if number else value
     return inputs
+
+
+def _asked(function: Callable[..., Any]) -> set[str]:
+    """The parameters of ``function`` that a blank image has to fill.
+
+    LLaVA's optional ``image_sizes`` are for Pixtral, which does without where there is one picture; with a
+    tower of one size, such as CLIP, they end in an ``AttributeError``.
+    """
+    parameters = inspect.signature(function).parameters
+    return {
+        name
+        for name, parameter in parameters.items()
+        if name != "image_sizes" or parameter.default is parameter.empty
+    }
 
 
 def features(output: Any) -> list[Any]:

@@ -40,6 +40,7 @@ SHORT = {
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),
         mixed("qwen3_vl", "zero3", "full"),
+        mixed("llava", "zero3", "full"),
         mixed("minicpmv4_6", "zero3", "lora", "alternating"),
         mixed("gemma3", "fsdp2", "full"),
     ],

@@ -12,6 +12,7 @@ from vlmpatch import api
 from vlmpatch.journal import Journal
 
 batches: Any = importlib.import_module("vlmpatch.patches.transformers.batches_without_images")
+blank: Any = importlib.import_module("vlmpatch.patches.transformers._blank_image")
 unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
 groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
 
@@ -55,6 +56,15 @@ def test_a_model_that_skips_its_tower_is_recognised_by_its_forward() -> None:
 @pytest.mark.parametrize("innocent", [ImageFirst, DualEncoder, Text, Whole, type("Own", (Vision,), {})])
 def test_no_other_class_is(innocent: type) -> None:
     assert batches.path_of(innocent) is None
+
+
+def test_sizes_are_given_to_a_model_that_asks_for_them() -> None:
+    def llava(pixel_values: Any, image_sizes: Any = None) -> None: ...
+
+    def llava_next(pixel_values: Any, image_sizes: Any) -> None: ...
+
+    assert blank._asked(llava) == {"pixel_values"}
+    assert blank._asked(llava_next) == {"pixel_values", "image_sizes"}
 
 
 RULE = """
