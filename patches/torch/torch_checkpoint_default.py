@@ -10,9 +10,10 @@ code, timm's ``checkpoint_seq``, older MiniCPM-V), and everybody who passes
 ``use_reentrant=True``. Reentrant checkpointing runs a nested backward for each checkpointed segment,
 so a parameter used in two segments has its gradient hooks fired twice.
 
-Since torch 2.1 (``use_reentrant: Optional[bool] = None``); still so in 2.15. torch announced that a
-missing argument would become an error in 2.9, which did not happen. From 2.15 on ``checkpoint`` is also a
-decorator and hands what it was given, the open default too, to ``_checkpoint_impl``, which takes True.
+Since torch 2.1 (``use_reentrant: Optional[bool] = None``, and True itself in its ``checkpoint_sequential``);
+still so in 2.15. torch announced that a missing argument would become an error in 2.9, which did not happen.
+From 2.15 on ``checkpoint`` is also a decorator and hands what it was given, the open default too, to
+``_checkpoint_impl``, which takes True.
 
 The change: the parameter's default becomes False, in the function object itself. References taken
 with ``from torch.utils.checkpoint import checkpoint`` see it, and a call costs nothing more.
@@ -34,7 +35,7 @@ _TAKES_TRUE = "use_reentrant = True"
 
 
 def look(code: Code) -> str | None:
-    """The bug is here when both functions leave ``use_reentrant`` open and then take True."""
+    """The bug is here when both functions say True, or leave ``use_reentrant`` open and then take True."""
     for name in _FUNCTIONS:
         function = code.function(name)
         if function is None or "use_reentrant" not in function.defaults:
@@ -42,7 +43,8 @@ def look(code: Code) -> str | None:
         default = function.defaults["use_reentrant"]
         if default == "False":
             return f"{code.module}.{name} is non-reentrant by default"
-        if default != "None" or not _takes_true(code, function):
+        open_default = default == "None" and _takes_true(code, function)
+        if default != "True" and not open_default:
             raise Unrecognised(f"{code.module}.{name} treats a missing use_reentrant in a way unknown to us")
     return None
 

@@ -38,11 +38,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.matrix.drift")
     parser.add_argument("what", nargs="*", help="a stack, or DISTRIBUTION==VERSION ...")
     parser.add_argument("--newest", action="store_true", help="look at the newest releases")
-    parser.add_argument("--record", action="store_true", help="remember the stacks that are made")
+    parser.add_argument("--record", action="store_true", help="remember these stacks, or all that are made")
     asked = parser.parse_args()
     stacks = envs.read_stacks()
     if asked.record:
-        return record([stack for stack in stacks.values() if stack.complete])
+        named = [stacks[name] for name in asked.what]
+        return record(named or [stack for stack in stacks.values() if stack.complete])
     pins = [f"{name}=={releases(name)[-1]}" for name in FOLLOWED] if asked.newest else asked.what
     if not pins:
         parser.error("what? a stack, releases, or --newest")

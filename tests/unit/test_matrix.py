@@ -258,6 +258,18 @@ def test_recorded_shapes_cover_the_stacks() -> None:
     assert recorded <= set(STACKS)
 
 
+def test_no_open_gate_meets_a_shape_its_patch_does_not_know() -> None:
+    recorded = json.loads(drift.SHAPES.read_text())
+    unknown = [
+        f"{stack}: {name} ({target}): {look['reason']}"
+        for stack, probe in recorded.items()
+        for name, patch in probe["patches"].items()
+        for target, look in patch["targets"].items()
+        if patch["gate"] and look["says"] == "unrecognised"
+    ]
+    assert unknown == []
+
+
 @pytest.mark.parametrize("first", range(1, 8))
 def test_bisection_finds_neighbours(first: int, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[str] = []
