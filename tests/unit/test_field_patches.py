@@ -253,3 +253,41 @@ def test_a_tokenizer_of_the_scripts_own_stays() -> None:
 
     own: Any = Own(tokenizer="t")
     assert (own.processing_class, own.tokenizer) == ("p", "t")
+
+
+class Tree:
+    """A model as far as names go: what it holds, and how it renames its own checkpoint."""
+
+    _checkpoint_conversion_mapping = {  # noqa: RUF012
+        "^visual": "model.visual",
+        r"^model(?!\.(language_model|visual))": "model.language_model",
+    }
+
+    def named_modules(self) -> list[tuple[str, None]]:
+        paths = ("model.language_model.layers.0.q_proj", "model.visual.blocks.0.qkv")
+        parents = [".".join(path.split(".")[:end]) for path in paths for end in range(1, 7)]
+        return [(f"base_model.model.{path}", None) for path in parents]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("model.layers.0.q_proj.lora_A.weight", "model.language_model.layers.0.q_proj.lora_A.weight"),
+        ("visual.blocks.0.qkv.lora_A.weight", "model.visual.blocks.0.qkv.lora_A.weight"),
+        ("model.visual.blocks.0.qkv.lora_A.weight", "model.visual.blocks.0.qkv.lora_A.weight"),
+        ("model.language_model.layers.0.q_proj.lora_B.weight",) * 2,
+        ("other.layers.0.q_proj.lora_A.weight",) * 2,
+    ],
+)
+def test_which_adapter_keys_are_renamed(old: str, new: str) -> None:
+    found = patch_file("adapter-renamed-keys").renamed(Tree(), {f"base_model.model.{old}": 1})
+    assert found == {f"base_model.model.{new}": 1}
+
+
+def test_an_adapter_for_no_module_is_refused_by_name() -> None:
+    file, patch = patch_file("adapter-renamed-keys"), Patch("p", Journal())
+    state = {"a.lora_A.weight": 1, "b.lora_A.weight": 1}
+    file.check(patch, state, [])
+    file.check(patch, state, ["a.lora_A.weight"])
+    with pytest.raises(RuntimeError, match=r"b\.lora_A"):
+        file.check(patch, state, list(state))
