@@ -23,6 +23,7 @@ from vlmpatch.api import Code
 
 NOT_THE_SCRIPT = "this module is not the trainer of MiniCPM-V's fine-tune script"
 NOT_THE_MODEL = "this module has no MiniCPMV class"
+MODELS = ("MiniCPMV", "MiniCPMO")
 _SIZE = 200_000  # characters; the script's trainer has 11,000 and its dataset 21,000
 _LOSS = ("self", "model", "inputs", "return_outputs")
 _CALLED = ("self.model", "self.model.base_model")  # with ``data=inputs``
@@ -62,7 +63,21 @@ def trainer_classes(module: ModuleType) -> list[type]:
 
 def has_model(code: Code) -> bool:
     """Whether the module defines MiniCPM-V's model class."""
-    return "class MiniCPMV(" in code.source and code.function("MiniCPMV.__init__") is not None
+    return _defines(code, "MiniCPMV")
+
+
+def model_name(code: Code) -> str | None:
+    """The class of MiniCPM-V, or of MiniCPM-o, whose vision is the same, where the module defines one."""
+    return next((name for name in MODELS if _defines(code, name)), None)
+
+
+def model_class(module: ModuleType) -> Any:
+    """The class that ``model_name`` found."""
+    return next(getattr(module, name) for name in MODELS if hasattr(module, name))
+
+
+def _defines(code: Code, name: str) -> bool:
+    return f"class {name}(" in code.source and code.function(f"{name}.__init__") is not None
 
 
 def script_folders() -> list[str]:

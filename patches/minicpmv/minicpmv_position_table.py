@@ -2,7 +2,8 @@
 
 Why: ``Resampler.pos_embed`` is a buffer that no checkpoint holds. From 5.0 transformers builds every
 model without memory and gives such buffers uninitialised memory afterwards; a model is meant to fill
-them again in ``_init_weights``. MiniCPM-V's remote code fills its table in ``__init__`` only.
+them again in ``_init_weights``. The remote code of MiniCPM-V and MiniCPM-o fills its table in ``__init__``
+only.
 
 Since transformers 5.0.0rc0.
 
@@ -18,18 +19,20 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._minicpmv import NOT_THE_MODEL, has_model
+from ._minicpmv import NOT_THE_MODEL, model_class, model_name
 
 _FILL = "_set_2d_pos_cache"
 
 
 def look(code: Code) -> str | None:
     """The model must have a resampler and no word about its table."""
-    if not has_model(code):
+    name = model_name(code)
+    if name is None:
         return NOT_THE_MODEL
     if "Resampler" not in code.names:
         return "this generation of the model has no Resampler with a position table"
-    if _FILL in code.source:
+    own = code.function(f"{name}._init_weights") or code.function(f"{name}PreTrainedModel._init_weights")
+    if own is not None and _FILL in own:
         return f"the model calls {_FILL} itself"
     return None
 
@@ -42,4 +45,4 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if isinstance(part, module.Resampler) and hasattr(part, _FILL):
             getattr(part, _FILL)(part.max_size, device=part.pos_embed.device)
 
-    patch.wrap(module.MiniCPMV, "_init_weights", and_the_table)
+    patch.wrap(model_class(module), "_init_weights", and_the_table)

@@ -20,6 +20,7 @@ import pytest
 from tests.lab import envs, launch
 from tests.standin import cells
 from tests.standin.cells import STACKS, TF457, TF523, Cell, Need, Trial
+from tests.standin.make import make_omni
 
 Result = dict[str, Any]
 Runs = Callable[[Trial], Callable[[Cell], Result]]
@@ -151,3 +152,19 @@ def test_positions_are_garbage_without_the_patch(trial: Trial, runs: Runs) -> No
     check_right(right)
     assert result["rc"] == [0, 0], result
     assert result["losses"] != pytest.approx(right["losses"], rel=TOLERANCE)
+
+
+@pytest.mark.slow
+def test_minicpm_o_is_mended_as_well(standin: Path, tmp_path: Path) -> None:
+    folder = make_omni(standin, tmp_path / "omni")
+    full = Cell(engine="ddp", tuning="full")
+    lacking = {
+        patch: dataclasses.replace(full, without=(patch,))
+        for patch in ("minicpmv-missing-post-init", "minicpmv-position-table")
+    }
+    asked = cells.with_references([full, *lacking.values()])
+    results = perform(TF523, asked, folder, tmp_path)
+    check_right(results[full.id])
+    unloaded, garbage = (results[cell.id] for cell in lacking.values())
+    check_error(unloaded, "'MiniCPMO' object has no attribute 'all_tied_weights_keys'")
+    assert garbage["losses"] != pytest.approx(results[full.id]["losses"], rel=TOLERANCE)

@@ -101,6 +101,29 @@ def make(folder: Path) -> Path:
     return folder
 
 
+# What MiniCPM-o's remote code says where MiniCPM-V's says something else; its vision is the same.
+OMNI = (
+    ("MiniCPMV(", "MiniCPMO("),
+    ("modeling_minicpmv.MiniCPMV", "modeling_minicpmo.MiniCPMO"),
+    ('"architectures": [\n  "MiniCPMV"', '"architectures": [\n  "MiniCPMO"'),
+    ("use_image_id=True,", "use_image_id=True, init_vision=True, init_audio=True, init_tts=True,"),
+    ("self.slice_mode = True", "self.init_vision, self.init_audio, self.init_tts = True, False, False"),
+)
+
+
+def make_omni(vision: Path, folder: Path) -> Path:
+    """The same as a MiniCPM-o, from what ``make`` has made in ``vision``."""
+    shutil.copytree(vision, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("modules"))
+    model = folder / "model"
+    (model / "modeling_minicpmv.py").rename(model / "modeling_minicpmo.py")
+    for path in (model / "config.json", *model.glob("*.py")):
+        text = path.read_text()
+        for old, new in OMNI:
+            text = text.replace(old, new)
+        path.write_text(text)
+    return folder
+
+
 def _copy(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for path in source.glob("*.py"):
@@ -157,7 +180,7 @@ def make_weights(model: Path) -> None:
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    torch.nn.functional.List = list  # type: ignore[attr-defined]  # this process ends after it
+    torch.nn.functional.List = list  # this process ends after it
     config = AutoConfig.from_pretrained(model, trust_remote_code=True)
     cls = get_class_from_dynamic_module("modeling_minicpmv.MiniCPMV", str(model))
     torch.manual_seed(0)

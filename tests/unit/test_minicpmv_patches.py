@@ -157,7 +157,15 @@ def test_the_generations_of_the_model_are_recognised(name: str, source: str) -> 
 
 @pytest.mark.parametrize("name", OF_MODELS)
 def test_another_model_is_left_alone(name: str) -> None:
-    assert look(name, MODEL_OMNI) == "this module has no MiniCPMV class"
+    other = MODEL_OMNI.replace("MiniCPMO", "Mini")
+    assert look(name, other) == "this module has no MiniCPMV class"
+
+
+def test_minicpm_o_lacks_what_minicpm_v_lacks() -> None:
+    with_resampler = f"from .resampler import Resampler\n{MODEL_OMNI}"
+    assert look("minicpmv_missing_post_init", MODEL_OMNI) is None
+    assert look("minicpmv_position_table", with_resampler) is None
+    assert look("minicpmv_init_arguments", MODEL_OMNI) == "this module has no MiniCPMV class"
 
 
 def test_a_mended_model_needs_nothing() -> None:
