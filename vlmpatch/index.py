@@ -71,8 +71,20 @@ def write(path: str, compiled: bytes) -> None:
         with open(draft, "wb") as handle:
             handle.write(compiled)
         os.replace(draft, place)  # 64 ranks may start at once; each sees the old one or a whole one
+        _sweep(place)
     except OSError:
         return
+
+
+def _sweep(place: str) -> None:
+    """Remove what processes left that were killed while they wrote; an hour old, it is nobody's."""
+    import time
+
+    folder, name = os.path.split(place)
+    for other in os.listdir(folder):
+        path = os.path.join(folder, other)
+        if other.startswith(f"{name}.") and time.time() - os.stat(path).st_mtime > 3600:
+            os.unlink(path)
 
 
 def _places(path: str) -> tuple[str, str]:

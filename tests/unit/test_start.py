@@ -70,6 +70,18 @@ def test_a_folder_that_cannot_be_written_is_no_fault(checkout: Path) -> None:
     assert python(checkout, "import vlmpatch; print(len(vlmpatch.status()) > 5)") == "True"
 
 
+def test_what_a_killed_process_left_goes_in_time(checkout: Path) -> None:
+    folder = checkout / "__pycache__"
+    folder.mkdir(exist_ok=True)
+    old, new = folder / "compat.index.17", folder / "compat.index.18"
+    for draft in (old, new):
+        draft.touch()
+    os.utime(old, (0, 0))
+    index.write(str(checkout / "compat.toml"), b"whole")
+    assert not old.exists()
+    assert new.exists()  # somebody may be writing it
+
+
 def test_the_index_says_what_the_catalog_says(checkout: Path) -> None:
     path = str(checkout / "compat.toml")
     parsed = catalog.read(path)
