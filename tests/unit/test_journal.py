@@ -176,6 +176,43 @@ def test_replace_new_and_old(journal: Journal) -> None:
     assert not hasattr(target, "new")
 
 
+def test_replaced_once_more_lies_where_the_first_lay(journal: Journal) -> None:
+    target = ModuleType("target")
+    target.old = 1  # type: ignore[attr-defined]
+    for value in (2, 3):
+        journal.replace("p", target, "old", value)
+        assert vars(target)["old"] == value
+    journal.replace("q", target, "old", 4)
+    journal.replace("p", target, "old", 5)
+    assert vars(target)["old"] == 4
+    assert [len(journal.changes(patch)) for patch in "pq"] == [1, 1]
+    journal.rollback(["q"])
+    assert vars(target)["old"] == 5
+    journal.rollback(["p"])
+    assert vars(target)["old"] == 1
+
+
+def test_what_is_taken_back_is_forgotten(journal: Journal) -> None:
+    run = Run()
+    journal.replace("q", run, "model", 2)
+    with journal.swapped("p", run, "steps_", 3):
+        assert len(journal.changes("p")) == len(journal.changes("q")) == 1
+    journal.suspend("q")
+    assert journal.changes("q") == []
+    assert len(journal._changes) == 1
+    journal.rollback(["q"])
+    assert journal._changes == []
+
+
+def test_an_inherited_static_method_returns_what_it_returned(journal: Journal) -> None:
+    journal.wrap("p", Child, "static", plus_ten)
+    assert Child.static(1) == Child().static(1) == 12
+    assert Base.static(1) == 2
+    journal.rollback(["p"])
+    assert "static" not in vars(Child)
+    assert Child.static(1) == 2
+
+
 def test_swapped_for_a_block_only(journal: Journal) -> None:
     run = Run()
     with journal.swapped("p", run, "model", 2), journal.swapped("p", run, "new", 3):
