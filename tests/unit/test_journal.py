@@ -349,6 +349,27 @@ def test_hooks_are_registered_once_and_removed(journal: Journal) -> None:
     assert hook("a") is None, "a copy of the module must not keep a hook that acts"
 
 
+def test_two_hooks_of_one_patch_are_two(journal: Journal) -> None:
+    module = Hookable()
+    journal.replace("p", module, "other", 1)
+    for function in (loud, str.lower):
+        journal.hook("p", module.register, function)
+    assert [hook("Ab") for hook in module.hooks.values()] == ["AB", "ab"]
+    journal.suspend("p")
+    assert module.hooks == {}
+    journal.resume("p")
+    assert [hook("Ab") for hook in module.hooks.values()] == ["AB", "ab"]
+
+
+def test_what_cannot_come_back_is_forgotten(journal: Journal) -> None:
+    run = Run()
+    journal.replace("p", run, "model", 2)
+    journal.suspend("p")
+    del run
+    journal.resume("p")
+    assert journal._changes == []
+
+
 def test_a_hook_comes_back_and_keeps_nobody_alive(journal: Journal) -> None:
     module = Hookable()
     journal.hook("p", module.register, loud)
