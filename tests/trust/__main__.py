@@ -36,7 +36,7 @@ def main() -> int:
             found += [f"{stack}: {words}" for words in report["found"]]
     print(f"stacks: {', '.join(asked.stacks)}; patches: {len(patches)}")
     print(", ".join(f"{name}: {totals[name]}" for name in ("orders", "faults", "rounds", "threads")))
-    print(f"innocent programs (make test runs them): {len([*PROGRAMS.glob('*.py')])}")
+    print(f"innocent programs (make test runs them): {len([*PROGRAMS.glob('*.txt')])}")
     print(f"lost or harmed: {len(found)}")
     print("\n".join(found))
     return 1 if found else 0
