@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -116,14 +116,19 @@ def test_numbers_of_slices(standin: Path, tmp_path: Path) -> None:
 
 
 def of_scenarios(
-    stack: str, models: dict[str, Path], scenarios: Sequence[str], out: Path, how: str
+    stack: str,
+    models: dict[str, Path],
+    scenarios: Sequence[str],
+    out: Path,
+    how: str,
+    env: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[str | None, float]]:
     """Of each scenario the error, and the largest relative difference to what is right."""
     launch.warm_up(envs.read_stacks()[stack])
     command: list[str | Path] = ["python", "-m", "tests.e2e.mixed_ranks", *scenarios, "--out", out / how]
     command += ["--patched"] if how == "patched" else []
     command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]
-    finished = launch.run(envs.read_stacks()[stack], command, limit=120 + 100 * len(scenarios))
+    finished = launch.run(envs.read_stacks()[stack], command, limit=120 + 100 * len(scenarios), env=env)
     found = [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"id": ')]
     assert len(found) == len(scenarios), str(finished)
     return {report["id"]: (report["error"], report["difference"]) for report in found}
@@ -152,7 +157,9 @@ def test_hf_trainer_on_mixed_data(stack: str, engine: str, tmp_path: Path) -> No
     assert apart(stack, tmp_path / "patched.pt", tmp_path / "right.pt") <= GRADIENTS
 
 
-def train(stack: str, engine: str, out: Path, *more: str) -> launch.Finished:
+def train(
+    stack: str, engine: str, out: Path, *more: str, env: Mapping[str, str] | None = None
+) -> launch.Finished:
     known = envs.read_stacks()[stack]
     launch.warm_up(known)
     torchrun = ["torchrun", "--nproc_per_node=2", f"--master_port={free_port()}"]
@@ -164,7 +171,7 @@ def train(stack: str, engine: str, out: Path, *more: str) -> launch.Finished:
     ]
     command += ["--engine", engine, "--out", out, *more]
     alone = engine == "plain"
-    return launch.run(known, command, limit=240, gloo=not alone, waiting=engine == "zero3")
+    return launch.run(known, command, limit=240, gloo=not alone, waiting=engine == "zero3", env=env)
 
 
 def apart(stack: str, got: Path, right: Path) -> float:

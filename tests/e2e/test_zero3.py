@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,14 +166,16 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return lambda name: lambda run: of_stack(name)[run.id]
 
 
-def perform(name: str, runs: list[Run], out: Path) -> dict[str, dict[str, Any]]:
+def perform(
+    name: str, runs: list[Run], out: Path, env: Mapping[str, str] | None = None
+) -> dict[str, dict[str, Any]]:
     stack = envs.read_stacks()[name]
     launch.warm_up(stack)
     listed = out / "runs.json"
     unique = {run.id: run for run in runs}
     listed.write_text(json.dumps([dataclasses.asdict(run) for run in unique.values()]))
     command: list[str | Path] = ["python", "-m", "bench.zero3_gather_ranks", listed, "--out", out]
-    finished = launch.run(stack, command, limit=300 + 60 * len(unique))
+    finished = launch.run(stack, command, limit=300 + 60 * len(unique), env=env)
     found = [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"id": ')]
     assert finished.rc == 0, str(finished)
     assert len(found) == len(unique), str(finished)

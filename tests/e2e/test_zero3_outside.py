@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -81,20 +82,27 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
     @functools.cache
     def of_stack(name: str, patched: bool) -> dict[str, Any]:
-        stack = envs.read_stacks()[name]
-        launch.warm_up(stack)
         cases = [expected.case for expected in CASES[name]] + (INNOCENT if name == LAST4 else [])
-        kinds = {case.split("-")[-1] for case in cases} & {"gemma3", "qwen2_5_vl"}
-        models = launch.checkpoints(stack, sorted(kinds))
-        named = [word for kind, folder in models.items() for word in ("--model", f"{kind}={folder}")]
-        out = tmp_path_factory.mktemp(name)
-        command = ["python", "-m", "tests.lab.outside", "--out", str(out), *named, *cases]
-        finished = launch.run(stack, [*command, *(["--patched"] if patched else [])], limit=560, gloo=True)
-        assert finished.rc == 0, str(finished)
-        lines = [line for line in finished.output.splitlines() if line.startswith('{"case"')]
-        return {report["case"]: report for report in map(json.loads, lines)}
+        return perform(name, cases, tmp_path_factory.mktemp(name), patched=patched)
 
     return lambda stack, patched, case: of_stack(stack, patched)[case]
+
+
+def perform(
+    name: str, cases: Sequence[str], out: Path, *, patched: bool, env: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """What each case did, one process for all of them."""
+    stack = envs.read_stacks()[name]
+    launch.warm_up(stack)
+    kinds = {case.split("-")[-1] for case in cases} & {"gemma3", "qwen2_5_vl"}
+    models = launch.checkpoints(stack, sorted(kinds))
+    named = [word for kind, folder in models.items() for word in ("--model", f"{kind}={folder}")]
+    command = ["python", "-m", "tests.lab.outside", "--out", str(out), *named, *cases]
+    command += ["--patched"] if patched else []
+    finished = launch.run(stack, command, limit=560, gloo=True, env=env)
+    assert finished.rc == 0, str(finished)
+    lines = [line for line in finished.output.splitlines() if line.startswith('{"case"')]
+    return {report["case"]: report for report in map(json.loads, lines)}
 
 
 def wrong(rank: dict[str, Any]) -> list[str]:

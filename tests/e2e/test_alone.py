@@ -1,0 +1,54 @@
+"""Each patch by itself: what is right with all of them fails without this one (``alone.py`` has the runs)."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import alone
+from tests.e2e.alone import Endings, Proof
+
+WithAll = Callable[[Proof], str]
+
+
+def _parameters() -> list[object]:
+    return [
+        pytest.param(proof, id=proof.id, marks=[] if proof.patch == alone.LEAST else [pytest.mark.slow])
+        for proof in alone.PROOFS
+    ]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("alone")
+
+
+@pytest.fixture(scope="module")
+def with_all(request: pytest.FixtureRequest, place: Path) -> WithAll:
+    """How a proof's run ends with every patch; those that were collected and can share a process do."""
+    items = (item for item in request.session.items if isinstance(item, pytest.Function))
+    found = (item.callspec.params.get("proof") for item in items if hasattr(item, "callspec"))
+    collected = alone.groups(proof for proof in found if isinstance(proof, Proof))
+
+    @functools.cache
+    def of_group(number: int) -> Endings:
+        return alone.perform(collected[number], place / str(number) / "all")
+
+    def ending(proof: Proof) -> str:
+        number = next(number for number, group in enumerate(collected) if proof in group)
+        return of_group(number)[proof.name]
+
+    return ending
+
+
+@pytest.mark.parametrize("proof", _parameters())
+def test_right_with_every_patch_and_not_without_this_one(
+    proof: Proof, with_all: WithAll, place: Path
+) -> None:
+    ending = with_all(proof)
+    assert alone.fits(proof.with_all, ending), ending
+    lacking = alone.perform([proof], place / "without" / proof.patch, without=proof.patch)[proof.name]
+    assert alone.fits(proof.without, lacking), f"without {proof.patch}: {lacking}"
