@@ -1,0 +1,61 @@
+"""Imports a stack with vlmpatch, and prints the CPU seconds of it that were spent inside vlmpatch.
+
+Run by ``bench.stack_import`` in a stack's environment. Two runs of one import differ by more than vlmpatch
+costs on a machine that others use too; a part of one run is slowed down as the whole is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from typing import Any
+
+MODULES = ("transformers.trainer", "deepspeed", "peft", "transformers.models.qwen2_vl.modeling_qwen2_vl")
+
+
+class Meter:
+    """CPU seconds inside the functions it was put around, without what they call of others."""
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+        self._inside = False
+
+    def around(self, owner: Any, name: str, *, ours: bool = True) -> None:
+        """Count ``owner.name``; with ``ours=False`` take it out of what is being counted."""
+        function = getattr(owner, name)
+
+        def measured(*args: Any, **kwargs: Any) -> Any:
+            if self._inside == ours:
+                return function(*args, **kwargs)
+            self._inside, started = ours, time.process_time()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.spent += (time.process_time() - started) * (1 if ours else -1)
+                self._inside = not ours
+
+        setattr(owner, name, measured)
+
+
+def main() -> None:
+    """Wake the engine, import the stack, print."""
+    meter = Meter()
+    started = time.process_time()
+    import vlmpatch.start
+
+    vlmpatch.start.engine()
+    meter.spent = time.process_time() - started
+    from vlmpatch.hooks import Hooks
+
+    meter.around(Hooks, "find_spec")
+    meter.around(Hooks, "executed")
+    meter.around(Hooks, "_found_by_others", ours=False)
+    for name in MODULES:
+        importlib.import_module(name)
+    used = os.times()
+    print("INSIDE", meter.spent, used.user + used.system)
+
+
+if __name__ == "__main__":
+    main()
