@@ -111,4 +111,12 @@ def _placeholder(names: Mapping[str, Any], key: str) -> str | None:
         shorter = shorter.partition(".")[2]
         if shorter in names and "." in shorter:
             return shorter
-    return next((name for name in names if name.endswith(f".{key}")), None) if "." in key else None
+    if "." not in key:
+        return None
+    return next((name for name in names if name.endswith(f".{key}") or _in_an_adapter(name) == key), None)
+
+
+def _in_an_adapter(name: str) -> str:
+    """As PEFT writes it: without the adapter's name, which stands before the last part."""
+    owner, _, last = name.rpartition(".")
+    return f"{owner.rpartition('.')[0]}.{last}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -73,3 +74,23 @@ def test_trl_keeps_its_way_where_frozen_parameters_fail(
     monkeypatch.setattr(vlmpatch, "require", refuse)
     args = SimpleNamespace(gradient_checkpointing_kwargs={"use_reentrant": False})
     assert trainer("model", args).used == {"use_reentrant": True}
+
+
+@pytest.mark.parametrize(
+    ("key", "refused"),
+    [
+        ("model.q.lora_A.default.weight", True),
+        ("model.q.lora_A.weight", True),  # as PEFT writes it
+        ("module.model.q.lora_A.default.weight", True),
+        ("q.lora_A.default.weight", True),
+        ("model.q.lora_B.weight", False),
+        ("model.q.default.weight", False),
+        ("weight", False),
+    ],
+)
+def test_under_which_names_an_empty_tensor_is_refused(key: str, refused: bool) -> None:
+    file = importlib.import_module("vlmpatch.patches.deepspeed.zero3_empty_saves")
+    names = {"model.q.lora_A.default.weight": (2, 8)}
+    with pytest.raises(RuntimeError, match="written empty") if refused else contextlib.nullcontext():
+        file.refuse(names, {"state": {key: SimpleNamespace(numel=lambda: 0)}})
+    file.refuse(names, {"state": {key: SimpleNamespace(numel=lambda: 16)}})
