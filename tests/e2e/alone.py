@@ -160,7 +160,6 @@ def perform(proofs: Sequence[Proof], out: Path, without: str = "") -> Endings:
     (stack,), (how,), (hidden,) = ({getattr(p, n) for p in proofs} for n in ("stack", "how", "hidden_by"))
     off = [*hidden, *([without] if without else [])]
     cases = list({proof.name: proof.case for proof in proofs}.values())
-    launch.warm_up(envs.read_stacks()[stack])
     out.mkdir(parents=True, exist_ok=True)
     return HOW[how](stack, cases, {"VLMPATCH_DISABLE": ",".join(off)}, out)
 
@@ -240,6 +239,7 @@ PROOFS = (
     Proof("accumulated-loss-undivided", TF447, "field", field.ACCUMULATE_TEXT, field.WRONG),
     Proof("loss-kwargs-ignored", TF447, "field", field.ACCUMULATE_LLAVA, field.WRONG),
     Proof("overridden-compute-loss", TF457, "field", field.OLD_SCRIPT, field.NO_COUNT),
+    Proof("peft-generation-inputs", TF457, "field", field.CAUSAL_TASK, field.NO_INPUTS),
     Proof("unused-under-checkpointing", TF457, "trainer", "ddp", "Expected to have finished reduction"),
     Proof(
         "deepspeed-dropped-group",
