@@ -187,7 +187,7 @@ def zero(stage: int, pattern: str, accumulation: int = 1, **more: Any) -> Cell:
 
 
 NO_BLANK_IMAGE = ("batches-without-images",)
-LEAST = "vision-input-grads"  # what `make test` proves of this page: no engine, one stack
+LEAST = "cache-in-recompute"  # what `make test` proves of this page: one cell on one stack
 
 PROOFS = (
     # Checkpointing.
@@ -195,8 +195,8 @@ PROOFS = (
         "torch-checkpoint-default",
         TF457,
         "cell",
-        Cell(kind="internvl_repo", engine="none"),
-        "without a gradient",
+        Cell(kind="internvl_repo", engine="ddp", tuning="full"),
+        READY_TWICE,
     ),
     Proof("gradient-checkpointing-default", TF457, "cell", Cell(engine="ddp_unused"), READY_TWICE),
     Proof(
@@ -212,6 +212,15 @@ PROOFS = (
         "cell",
         Cell(engine="none", checkpointing="reentrant"),
         "without a gradient",
+        hidden_by=("reentrant-checkpoint-inputs",),
+    ),
+    Proof("reentrant-checkpoint-inputs", TF457, "field", field.KEYWORDS, field.NO_GRADIENT),
+    Proof(
+        "old-checkpointing-format",
+        TF457,
+        "cell",
+        Cell(engine="zero2", variant="old_flag"),
+        "has no attribute '_gradient_checkpointing_func'",
     ),
     Proof(
         "explicit-reentrant-warning",
@@ -233,6 +242,7 @@ PROOFS = (
         "cell",
         Cell(trainer="trl_sft", engine="zero3"),
         "without a gradient",
+        hidden_by=("reentrant-checkpoint-inputs", "vision-input-grads"),
     ),
     Proof("axolotl-forced-reentrant", "axolotl019", "cell", Cell(trainer="axolotl_sft"), READY_TWICE),
     # The Trainer.
