@@ -247,7 +247,14 @@ PROOFS = (
     Proof("axolotl-forced-reentrant", "axolotl019", "cell", Cell(trainer="axolotl_sft"), READY_TWICE),
     # The Trainer.
     Proof("accumulated-loss-undivided", TF447, "field", field.ACCUMULATE_TEXT, field.WRONG),
-    Proof("loss-kwargs-ignored", TF447, "field", field.ACCUMULATE_LLAVA, field.WRONG),
+    Proof(
+        "loss-kwargs-ignored",
+        TF447,
+        "field",
+        field.ACCUMULATE_LLAVA,
+        field.WRONG,
+        hidden_by=("accumulated-loss-undivided",),
+    ),
     Proof("overridden-compute-loss", TF457, "field", field.OLD_SCRIPT, field.NO_COUNT),
     Proof("peft-generation-inputs", TF457, "field", field.CAUSAL_TASK, field.NO_INPUTS),
     Proof("unused-under-checkpointing", TF457, "trainer", "ddp", "Expected to have finished reduction"),
