@@ -4,7 +4,8 @@
 ``transformers.trainer``, ``deepspeed``, ``peft`` and Qwen2-VL's modelling file, bare and patched in turn, so
 that a machine that slows down slows both. The ratio is the median of the pairs'. On a machine that others use
 too it moves by more than vlmpatch costs; "inside", the CPU time that one import spends in vlmpatch over the
-rest of the same import (``stack_import_inside``), is the steadier figure.
+rest of the same import (``stack_import_inside``), is steadier and an upper bound: what a patch imports first
+counts, though the stack would import it later.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.zero3_gather_ranks import Run
+from tests.e2e import test_adapters as adapters
 from tests.e2e import test_field as field
 from tests.e2e import test_mixed as mixed
 from tests.e2e import test_zero3 as zero3
@@ -131,6 +132,17 @@ def of_gathers(stack: str, wanted: Sequence[Run], env: Env, out: Path) -> Ending
     return {n: f"error: {ran['error']}\n{printed[n]}" if ran["error"] else RIGHT for n, ran in found.items()}
 
 
+def of_adapters(stack: str, wanted: Sequence[str], env: Env, out: Path) -> Endings:
+    """An adapter of the oldest stack, loaded in one of the ways of ``tests.lab.adapters``."""
+    model = launch.checkpoint(envs.read_stacks()[adapters.OLD], "qwen2_vl")
+    adapters.act(adapters.OLD, "save", model, out)
+    ran = adapters.act(stack, "load", model, out, "--patched", env=env)
+    return {
+        way["way"]: RIGHT if way["loaded"] == way["saved"] else f"{way['loaded']} of {way['saved']} loaded"
+        for way in ran
+    }
+
+
 HOW: dict[str, Callable[[str, Sequence[Any], Env, Path], Endings]] = {
     "cell": of_cells,
     "field": of_field,
@@ -139,6 +151,7 @@ HOW: dict[str, Callable[[str, Sequence[Any], Env, Path], Endings]] = {
     "mixed": of_mixed,
     "trainer": of_trainer,
     "gathers": of_gathers,
+    "adapters": of_adapters,
 }
 
 
@@ -256,6 +269,7 @@ PROOFS = (
         hidden_by=("accumulated-loss-undivided",),
     ),
     Proof("overridden-compute-loss", TF457, "field", field.OLD_SCRIPT, field.NO_COUNT),
+    Proof("adapter-renamed-keys", TF457, "adapters", "resume", "^0 of "),
     Proof("peft-generation-inputs", TF457, "field", field.CAUSAL_TASK, field.NO_INPUTS),
     Proof("unused-under-checkpointing", TF457, "trainer", "ddp", "Expected to have finished reduction"),
     Proof(

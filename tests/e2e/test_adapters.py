@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +38,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
     return of
 
 
-def act(name: str, *words: str | Path) -> list[dict[str, Any]]:
+def act(name: str, *words: str | Path, env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     stack = envs.read_stacks()[name]
     envs.make(stack)
-    finished = launch.run(stack, ["python", "-m", "tests.lab.adapters", *words], limit=240)
+    finished = launch.run(stack, ["python", "-m", "tests.lab.adapters", *words], limit=240, env=env)
     assert finished.rc == 0, str(finished)
     return [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"way"')]
 
