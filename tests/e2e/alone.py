@@ -260,14 +260,7 @@ PROOFS = (
     Proof("axolotl-forced-reentrant", "axolotl019", "cell", Cell(trainer="axolotl_sft"), READY_TWICE),
     # The Trainer.
     Proof("accumulated-loss-undivided", TF447, "field", field.ACCUMULATE_TEXT, field.WRONG),
-    Proof(
-        "loss-kwargs-ignored",
-        TF447,
-        "field",
-        field.ACCUMULATE_LLAVA,
-        field.WRONG,
-        hidden_by=("accumulated-loss-undivided",),
-    ),
+    Proof("loss-kwargs-ignored", "torch260", "field", field.ACCUMULATE_LLAVA, field.WRONG),
     Proof("overridden-compute-loss", TF457, "field", field.OLD_SCRIPT, field.NO_COUNT),
     Proof("adapter-renamed-keys", TF457, "adapters", "resume", "^0 of "),
     Proof("peft-generation-inputs", TF457, "field", field.CAUSAL_TASK, field.NO_INPUTS),
