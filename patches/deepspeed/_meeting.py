@@ -1,22 +1,29 @@
 """Where ranks meet before something that takes all of them, so that one that is alone says so and ends.
 
-A meeting uses the store that started the job and no collective, so whoever waits can look around. On every
-rank a thread answers, when somebody asks, where that rank's main thread is and how many collectives it has
-started. A rank that is absent from the meeting and waits at another, or that has started a collective those
-at the meeting have not and does not move, waits for them while they wait for it: that can never end and is
-said within seconds. A rank that is merely late is waited for.
+A meeting uses the store that started the job and no collective, so whoever waits can look around. Whoever
+comes first is its host and looks for the others; the others look at a few keys, so that a look costs them the
+same however many ranks there are. On every rank a thread answers, when somebody asks, where that rank's main
+thread is and how many collectives it has started. A rank that is absent from the meeting and waits at
+another, or that has started a collective those at the meeting have not and does not move, waits for them
+while they wait for it: that can never end and is said within seconds. A rank that is merely late is waited
+for, then warned of; after half an hour the others go on, as they would have without a meeting.
+
+Nobody meets where a patch was switched off on some rank for a while, since it has come to fewer meetings than
+the others, nor where a part of the ranks holds the parameters.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
 import json
 import os
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from vlmpatch.api import Patch
@@ -24,37 +31,40 @@ from vlmpatch.api import Patch
 LOOK = 3.0  # seconds between two looks at where the others are
 STILL = 3  # looks at which an absent rank must have been in one place
 SOON = 30.0  # seconds until the warning
-WAIT = 1700.0  # seconds until the error: just before DeepSpeed's own half hour is over
-ASKED, PLACE, ENDED = "vlmpatch/asked", "vlmpatch/place", "vlmpatch/ended"
+WAIT = 1700.0  # seconds until nobody is waited for: just before DeepSpeed's own half hour is over
+ASKED, PLACE, ENDED, OFF = "vlmpatch/asked", "vlmpatch/place", "vlmpatch/ended", "vlmpatch/off"
 
 _held: Counter[str] = Counter()
+_patches: dict[str, Patch] = {}  # those that hold meetings
 _answering: list[threading.Thread] = []
 _waiting: list[str] = []  # the meeting this rank waits at
 
 
 class Alone(RuntimeError):
-    """Some ranks did not come to a meeting, or came for something else; the text says which."""
+    """Some ranks will not come to a meeting, or came for something else; the text says which."""
 
 
 def attend(patch: Patch) -> None:
     """Answer other ranks' questions from now on; called on every rank. Cheap when called again."""
     dist = sys.modules["torch.distributed"]
+    _patches[patch.id] = patch
     if any(thread.is_alive() for thread in _answering):
         return
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_answer, args=(patch, stop), name="vlmpatch-meeting", daemon=True)
+    thread = threading.Thread(target=_answer, args=(stop,), name="vlmpatch-meeting", daemon=True)
     _answering[:] = [thread]
     atexit.register(_leave, stop, thread)
     thread.start()
 
 
-def meet(patch: Patch, what: str, told: str = "", why: str = "") -> None:
+def meet(patch: Patch, parameters: Iterable[Any], what: str, told: str = "", why: str = "") -> None:
     """Wait until every rank has come to this meeting, the next one for ``what``.
 
     Args:
         patch: who holds it; what it warns of names that patch.
+        parameters: those that are to be gathered.
         what: what is about to be done, as it stands in messages.
         told: must be the same on every rank, such as the name of a module.
         why: what to change, for the message.
@@ -63,44 +73,100 @@ def meet(patch: Patch, what: str, told: str = "", why: str = "") -> None:
         Alone: a rank will not come, or came with something else to do.
     """
     dist = sys.modules["torch.distributed"]
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if not dist.is_initialized() or dist.get_world_size() == 1 or not _on_every_rank(parameters):
+        return
+    _patches[patch.id] = patch
+    store = _store()
+    if _switched_off():
+        store.set(OFF, "-")
         return
     _held[what] += 1
-    rank, ranks, store = dist.get_rank(), range(dist.get_world_size()), _store()
-    keys = {other: f"vlmpatch/meet/{what}/{_held[what]}/{other}" for other in ranks}
-    store.set(keys[rank], told or "-")
+    meeting = _Meeting(patch, store, what, told, why)
     _waiting[:] = [f"{what}/{_held[what]}"]
     try:
-        absent = _wait(patch, what, keys, why)
+        over = meeting.wait()
     finally:
         _waiting.clear()
-    if absent:
-        raise Alone(absent)
-    said = [store.get(keys[other]).decode() for other in ranks]
-    if len(set(said)) > 1:
-        words = "; ".join(f"{text} on rank {other}" for other, text in enumerate(said[:8]))
-        raise Alone(f"{what}: the ranks do not do the same: {words}. {why}")
+    if over:
+        raise Alone(over)
 
 
-def _wait(patch: Patch, what: str, keys: dict[int, str], why: str) -> str | None:
-    """Until all are there: None, or why that will not be."""
-    store, mine = _store(), collectives()
-    places: dict[int, list[str]] = {other: [] for other in keys}
-    start, looked, pause = time.monotonic(), 0.0, 0.005
-    while absent := [other for other, key in keys.items() if not store.check([key])]:
-        waited = time.monotonic() - start
-        if waited - looked > LOOK:
-            looked = waited
-            lost = [other for other in absent if _lost(store, other, mine, places[other])]
-            if lost or waited > min(SOON, WAIT):
-                words = _words(what, keys, absent, places, waited, why)
-                if lost or waited > WAIT:
-                    return words
-                patch.warn(what, f"{words} Still waiting.")
-            store.add(ASKED, 1)
-        time.sleep(pause)
-        pause = min(2 * pause, 0.5)
-    return None
+def _on_every_rank(parameters: Iterable[Any]) -> bool:
+    """Whether every rank of the job holds a part of each of ``parameters``."""
+    dist = sys.modules["torch.distributed"]
+    groups = {id(group): group for p in parameters if (group := getattr(p, "ds_process_group", None))}
+    return all(dist.get_world_size(group) == dist.get_world_size() for group in groups.values())
+
+
+def _switched_off() -> bool:
+    """Whether a patch that holds meetings was off for a while on this rank."""
+    return any(patch.pauses for patch in _patches.values())
+
+
+class _Meeting:
+    """This rank at one meeting."""
+
+    def __init__(self, patch: Patch, store: Any, what: str, told: str, why: str) -> None:
+        dist = sys.modules["torch.distributed"]
+        self.patch, self.store, self.what, self.why = patch, store, what, why
+        self.ranks, self.base = range(dist.get_world_size()), f"vlmpatch/meet/{what}/{_held[what]}"
+        self.mine, self.start, self.looked = collectives(), time.monotonic(), 0.0
+        self.places: dict[int, list[str]] = {rank: [] for rank in self.ranks}
+        self.absent = [rank for rank in self.ranks if rank != dist.get_rank()]
+        store.set(f"{self.base}/{dist.get_rank()}", told or "-")
+        self.alike = f"{self.base}/told/{hashlib.sha256(told.encode()).hexdigest()[:8]}"
+        store.add(self.alike, 1)
+        came = store.add(f"{self.base}/come", 1)
+        self.host = came == 1
+        if came == len(self.ranks):
+            store.set(f"{self.base}/all", "-")
+
+    def wait(self) -> str:
+        """Until all are there, or until nobody is waited for: nothing, or why this cannot be done."""
+        pause, warned = 0.005, False
+        while not self.store.check([f"{self.base}/all"]):
+            waited = time.monotonic() - self.start
+            if self.store.check([f"{self.base}/over"]):
+                return str(self.store.get(f"{self.base}/over").decode())
+            if self.store.check([OFF]) or waited > WAIT:
+                return ""
+            if self.host and waited - self.looked > LOOK:
+                self.looked = waited
+                self._look_around(waited)
+            if waited > SOON and not warned and self.store.check([f"{self.base}/late"]):
+                warned = True
+                self.patch.warn(self.what, f"{self.store.get(f'{self.base}/late').decode()} Still waiting.")
+            time.sleep(pause)
+            pause = min(2 * pause, 0.5)
+        return self._told()
+
+    def _told(self) -> str:
+        """All are there: nothing, or how what they came for differs."""
+        if self.store.add(self.alike, 0) == len(self.ranks):
+            return ""
+        said = [self.store.get(f"{self.base}/{rank}").decode() for rank in self.ranks]
+        words = "; ".join(f"{text} on rank {rank}" for rank, text in enumerate(said[:8]))
+        return f"{self.what}: the ranks do not do the same: {words}. {self.why}"
+
+    def _look_around(self, waited: float) -> None:
+        self.absent = [rank for rank in self.absent if not self.store.check([f"{self.base}/{rank}"])]
+        lost = [rank for rank in self.absent if _lost(self.store, rank, self.mine, self.places[rank])]
+        if lost:
+            self.store.set(f"{self.base}/over", self._words(waited))
+        elif self.absent and waited > SOON:
+            self.store.set(f"{self.base}/late", self._words(waited))
+        self.store.add(ASKED, 1)
+
+    def _words(self, waited: float) -> str:
+        here = [rank for rank in self.ranks if rank not in self.absent]
+        seen = {rank: self.places[rank][-1] for rank in self.absent[:4] if self.places[rank]}
+        places = [f"rank {rank} {json.loads(answer)['place']}" for rank, answer in seen.items()]
+        where = f" ({'; '.join(places)})" if places else ""
+        return (
+            f"{self.what} was called on {named(here)} and not on {named(self.absent)} within "
+            f"{waited:.0f} s{where}. Under ZeRO-3 every rank holds a part of each parameter, so every rank "
+            f"has to call it. {self.why}"
+        ).strip()
 
 
 def _lost(store: Any, other: int, mine: dict[str, int], seen: list[str]) -> bool:
@@ -120,20 +186,6 @@ def _lost(store: Any, other: int, mine: dict[str, int], seen: list[str]) -> bool
     return asked and (elsewhere or (still and ahead))
 
 
-def _words(
-    what: str, keys: dict[int, str], absent: list[int], seen: dict[int, list[str]], waited: float, why: str
-) -> str:
-    here = [other for other in keys if other not in absent]
-    places = [
-        f"rank {other} {json.loads(seen[other][-1])['place']}" for other in absent[:4] if seen.get(other)
-    ]
-    where = f" ({'; '.join(places)})" if places else ""
-    return (
-        f"{what} was called on {named(here)} and not on {named(absent)} within {waited:.0f} s{where}. "
-        f"Under ZeRO-3 every rank holds a part of each parameter, so every rank has to call it. {why}"
-    ).strip()
-
-
 def named(ranks: list[int]) -> str:
     """``rank 0`` or ``ranks 1, 2 and 60 more``."""
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
@@ -151,14 +203,17 @@ def collectives() -> dict[str, int]:
     return counts
 
 
-def _answer(patch: Patch, stop: threading.Event) -> None:
+def _answer(stop: threading.Event) -> None:
     dist = sys.modules["torch.distributed"]
     rank, known = dist.get_rank(), 0
     with contextlib.suppress(RuntimeError, ValueError, AttributeError):  # the group and its store are gone
         store = _store()
         with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):
             store = store.clone()  # so as not to wait where the main thread waits
-        while patch.active and not stop.wait(LOOK / 3):
+        while not stop.wait(LOOK / 3):
+            if _switched_off():
+                store.set(OFF, "-")
+                return
             asked = store.add(ASKED, 0)
             if asked != known:
                 known = asked

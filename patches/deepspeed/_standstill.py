@@ -23,6 +23,7 @@ KEPT = 4000  # gathers a rank remembers; ranks that part do so within one step
 AHEAD = 100  # gathers a rank may have started after the one it waits in
 SURE = 4  # looks for which the word that it is over must stand
 LONG = 5  # times as long as ranks must stand still, before one is told that it is waited for
+UNCERTAIN = "The ranks stand still, in different gathers as it seems; not all of them were counted."
 _MASK = (1 << 61) - 1
 
 
@@ -210,8 +211,9 @@ class Reader:
                 self.text = waiting(reports, self.stand.ranks)
                 self._say("warn", beats)
             return
-        self.case, self.text = uuid.uuid4().hex, self.stand.words(told(reports, self.stand.ranks, parted))
         fatal = all(beat.whole and beat.number - parted <= AHEAD for beat in beats)
+        said = told(reports, self.stand.ranks, parted)
+        self.case, self.text = uuid.uuid4().hex, self.stand.words(said) if fatal else f"{UNCERTAIN} {said}"
         self._say("parted" if fatal else "warn", beats)
 
     def _say(self, kind: str, beats: list[Beat]) -> None:

@@ -135,7 +135,7 @@ class Calls:
         trains = any(parameter.requires_grad for parameter in module.parameters())
         if module.training and trains and torch.is_grad_enabled():
             raise RuntimeError(TRAINED.format(name=name, rank=rank()))
-        meet(self.patch, f"{name}, outside the engine,", why=REMEDY)
+        meet(self.patch, module.parameters(), f"{name}, outside the engine,", why=REMEDY)
 
     def leave(self) -> None:
         """The innermost call ends, whichever way."""

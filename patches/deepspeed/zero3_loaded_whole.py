@@ -69,7 +69,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if not empty:
             return original(self, state, prefix, metadata, *args)
         if not loading:
-            meet(patch, f"loading {type(self).__name__}", prefix, REMEDY)
+            meet(patch, empty.values(), f"loading {type(self).__name__}", prefix, REMEDY)
         with whole(empty.values(), changed=True):
             # Copied, not assigned: a parameter put in its place would not be partitioned.
             return original(self, state, prefix, {**metadata, "assign_to_params_buffers": False}, *args)
@@ -102,5 +102,5 @@ def _meet(patch: Patch, module: Any, state: Any) -> bool:
     told = (
         f"{len(names)} parameters from {names[0]} on, {hashlib.sha256(repr(names).encode()).hexdigest()[:8]}"
     )
-    meet(patch, f"load_state_dict of {type(module).__name__}", told, REMEDY)
+    meet(patch, module.parameters(), f"load_state_dict of {type(module).__name__}", told, REMEDY)
     return True

@@ -55,7 +55,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 return original(model, gathered, *args, **kw)
             if is_on_rank_0(model):
                 return {}  # transformers 5 calls _save on every rank; this one writes nothing
-            meet(patch, f"saving the adapter of {type(model).__name__}", why=REMEDY)
+            meet(patch, model.parameters(), f"saving the adapter of {type(model).__name__}", why=REMEDY)
             found = original(model, model.state_dict(keep_vars=True), *args, **kw)
             return {name: _values(value) for name, value in found.items()}
         return original(model, state_dict, *args, **kw)

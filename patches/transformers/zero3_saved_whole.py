@@ -47,7 +47,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         writes = said.arguments.get("is_main_process", rank() == 0)
         state = handed_over(self)
         if state is None:
-            meet(patch, f"save_pretrained of {type(self).__name__}", why=REMEDY)
+            meet(patch, self.parameters(), f"save_pretrained of {type(self).__name__}", why=REMEDY)
             state = whole_state(self, keep=writes)
         if not writes:
             return None

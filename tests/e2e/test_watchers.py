@@ -18,8 +18,8 @@ from vlmpatch_lab.ports import free_port
 STACK = "tf457-ds0182"
 OTHERS = ("tf445-ds0154", "tf523-ds0198")
 HEALTHY = (
-    *("breakpoint_on_one_rank", "evaluation_on_one_rank", "long_checkpoint", "two_engines"),
-    "switched_off_on_one_rank",
+    *("breakpoint_on_one_rank", "evaluation_on_one_rank", "long_checkpoint", "two_engines", "saved_late"),
+    *("switched_off_on_one_rank", "saved_switched_off_on_one_rank"),
 )
 Jobs = Callable[..., Finished]
 
@@ -69,6 +69,16 @@ def test_whoever_is_late_is_waited_for(jobs: Jobs) -> None:
 
 def test_a_deadlock_ends_and_a_restart_begins_anew(jobs: Jobs) -> None:
     check_restarted(jobs(STACK, "restarted", restarts=1))
+
+
+def test_a_late_rank_is_warned_of_and_left(jobs: Jobs) -> None:
+    said = re.findall(r"vlmpatch \[zero3-save-on-every-rank\]: .*", jobs(STACK, *HEALTHY).output)
+    assert any("and not on rank 1 within" in line and "Still waiting." in line for line in said), said
+
+
+@pytest.mark.slow
+def test_parts_of_the_world_save_when_they_like(jobs: Jobs) -> None:
+    check_left_alone(jobs(STACK, "saved_by_parts", world=4), ("saved_by_parts",), world=4)
 
 
 @pytest.mark.slow

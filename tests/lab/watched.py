@@ -26,7 +26,8 @@ def main() -> None:
 
     from vlmpatch_lab.collectives import wait_for_every_collective
 
-    vars(importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls"))["STILL"] = STILL
+    in_seconds("zero3_uneven_calls", STILL=STILL)
+    in_seconds("_meeting", LOOK=0.5, SOON=2.0, WAIT=SECONDS / 2)
     scenarios = sys.argv[1:]
     if scenarios == ["restarted"]:
         group_of_an_attempt()
@@ -40,6 +41,11 @@ def main() -> None:
     dist.destroy_process_group()
     time.sleep(2 * STILL)  # the watcher looks once more, at a group that is gone
     say("ends")
+
+
+def in_seconds(module: str, **values: float) -> None:
+    """What takes minutes in a real job takes so many seconds here."""
+    vars(importlib.import_module(f"vlmpatch.patches.deepspeed.{module}")).update(values)
 
 
 def group_of_an_attempt() -> None:
@@ -212,6 +218,46 @@ def restarted(rank: int) -> None:
     steps(trained)
 
 
+def saved_late(rank: int) -> None:
+    """Every rank saves, one of them after the others have given it up; then all save again."""
+    trained = engine()
+    steps(trained)
+    trained._zero3_consolidated_16bit_state_dict()
+    time.sleep(SECONDS if rank == 1 else 0)
+    trained._zero3_consolidated_16bit_state_dict()
+    steps(trained)
+    time.sleep(3 * STILL if rank == 0 else 0)
+    trained.save_checkpoint(os.environ["WATCHED_OUT"])
+
+
+def saved_switched_off_on_one_rank(rank: int) -> None:
+    """One rank does not come to a meeting, and then it has come to one less than the others."""
+    trained = engine()
+    steps(trained)
+    if rank == 1:
+        with vlmpatch.disabled("zero3-save-on-every-rank"):
+            trained.save_checkpoint(os.environ["WATCHED_OUT"])
+    else:
+        trained.save_checkpoint(os.environ["WATCHED_OUT"])
+    for number in range(2):
+        time.sleep(3 * STILL if rank == number else 0)
+        trained.save_checkpoint(os.environ["WATCHED_OUT"])
+        steps(trained)
+
+
+def saved_by_parts(rank: int) -> None:
+    """Two ranks save their model twice while the other two train, and then save once."""
+    import torch.distributed as dist
+
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    part = engine(groups[rank // 2])
+    for number in range(2):
+        steps(part, 1 + rank // 2)
+        if rank // 2 == 0 or number:
+            time.sleep(3 * STILL if rank == 1 else 0)
+            part._zero3_consolidated_16bit_state_dict()
+
+
 SCENARIOS = {
     scenario.__name__: scenario
     for scenario in (
@@ -221,6 +267,9 @@ SCENARIOS = {
         two_engines,
         switched_off_on_one_rank,
         restarted,
+        saved_late,
+        saved_switched_off_on_one_rank,
+        saved_by_parts,
     )
 }
 

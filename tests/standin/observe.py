@@ -30,7 +30,6 @@ from tests.standin.cells import Cell
 
 WORLD = 2
 LIMIT = 120.0
-PATIENCE = 15.0  # seconds a save waits for other ranks; half an hour in use
 KWARGS_LINE = 'training_args.gradient_checkpointing_kwargs={"use_reentrant":False}'
 KWARGS = {
     "own": KWARGS_LINE,
@@ -365,7 +364,7 @@ def main() -> None:
     options = parser.parse_args()
     import vlmpatch  # noqa: F401
 
-    vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["WAIT"] = PATIENCE
+    vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["LOOK"] = 1.0
     import deepspeed  # noqa: F401
     import peft  # noqa: F401
 

@@ -1,0 +1,167 @@
+"""Meetings of simulated ranks over one store: who is waited for, who is not, and what a look costs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from patches.deepspeed import _meeting
+from patches.deepspeed._meeting import Alone
+from vlmpatch.api import Patch
+from vlmpatch.journal import Journal
+
+here = threading.local()
+
+
+class Store:
+    """What ``torch.distributed.Store`` does, in one process; counts requests by rank."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.requests: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def _asked(self) -> None:
+        self.requests[here.rank] = self.requests.get(here.rank, 0) + 1
+
+    def set(self, key: str, value: str) -> None:
+        with self._lock:
+            self._asked()
+            self.values[key] = value.encode()
+
+    def get(self, key: str) -> bytes:
+        with self._lock:
+            self._asked()
+            return self.values[key]
+
+    def check(self, keys: list[str]) -> bool:
+        with self._lock:
+            self._asked()
+            return all(key in self.values for key in keys)
+
+    def add(self, key: str, number: int) -> int:
+        with self._lock:
+            self._asked()
+            value = int(self.values.get(key, b"0")) + number
+            self.values[key] = str(value).encode()
+            return value
+
+
+class World:
+    """So many ranks, each a thread."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.store = size, Store()
+        self.raised: dict[int, str] = {}
+
+    def get_rank(self, group: Any = None) -> int:
+        return int(here.rank)
+
+    def get_world_size(self, group: Any = None) -> int:
+        return self.size if group is None else int(group)
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def start(self, rank: int, *what: str, parameters: Any = (), patch: Patch | None = None) -> Any:
+        def run() -> None:
+            here.rank = rank
+            try:
+                _meeting.meet(patch or Patch("late", Journal()), parameters, *what)
+            except Alone as alone:
+                self.raised[rank] = str(alone)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    made: list[World] = []
+
+    def of(size: int) -> World:
+        made.append(World(size))
+        monkeypatch.setitem(sys.modules, "torch.distributed", made[-1])
+        monkeypatch.setattr(_meeting, "_store", lambda: made[-1].store)
+        monkeypatch.setattr(_meeting, "collectives", dict)
+        return made[-1]
+
+    # Every thread is a rank of its own: what a process counts for itself, they would count together.
+    monkeypatch.setattr(_meeting, "_held", _Once())
+    monkeypatch.setattr(_meeting, "_patches", {})
+    yield of
+    _meeting._waiting.clear()
+
+
+class _Once(dict[str, int]):
+    """Each rank comes to one meeting of a name."""
+
+    def __missing__(self, key: str) -> int:
+        return 1
+
+    def __setitem__(self, key: str, value: int) -> None:
+        """Not counted."""
+
+
+def ended(threads: list[Any]) -> bool:
+    for thread in threads:
+        thread.join(20)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def test_a_look_costs_a_rank_the_same_however_many_there_are(world: Any) -> None:
+    job = world(1000)
+    assert ended([job.start(rank, "save") for rank in range(1000)])
+    assert job.raised == {}
+    requests = sorted(job.store.requests.values())
+    assert requests[len(requests) // 2] < 60, "of most ranks"
+
+
+def test_a_rank_that_comes_late_finds_that_nobody_was_ended(world: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(_meeting, "WAIT", 0.2)
+    job = world(2)
+    assert ended([job.start(0, "save")])
+    assert ended([job.start(1, "save")])
+    assert job.raised == {}
+
+
+def test_ranks_that_do_not_do_the_same_are_told(world: Any) -> None:
+    job = world(2)
+    assert ended([job.start(0, "load", "a"), job.start(1, "load", "b")])
+    assert set(job.raised) == {0, 1}
+    assert all("a on rank 0; b on rank 1" in words for words in job.raised.values())
+
+
+def test_a_rank_that_has_ended_will_not_come(world: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(_meeting, "LOOK", 0.01)
+    job = world(3)
+    here.rank = 2
+    job.store.set(f"{_meeting.ENDED}/2", "-")
+    assert ended([job.start(rank, "save", "", "Do this.") for rank in (0, 1)])
+    assert set(job.raised) == {0, 1}
+    assert all("not on rank 2" in words and "Do this." in words for words in job.raised.values())
+
+
+def test_parameters_of_a_part_of_the_ranks_need_no_other_rank(world: Any) -> None:
+    job = world(4)
+    assert ended([job.start(0, "save", parameters=[SimpleNamespace(ds_process_group=2)])])
+    assert job.raised == {}
+    assert job.store.values == {}
+
+
+def test_a_rank_that_was_switched_off_ends_the_waiting(world: Any) -> None:
+    job = world(2)
+    patch = Patch("late", Journal())
+    patch.active = False
+    patch.active = True
+    waiting = job.start(0, "save")
+    here.rank = 1
+    job.store.set(_meeting.OFF, "-")  # as the thread of rank 1 says it
+    assert ended([waiting, job.start(1, "save", patch=patch)])
+    assert job.raised == {}
