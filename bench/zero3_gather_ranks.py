@@ -127,7 +127,9 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     if run.device == "cpu":
         from vlmpatch_lab.collectives import wait_for_every_collective
 
-        wait_for_every_collective(like_nccl=run.scenario in ("uneven", "save_alone"))
+        # With vlmpatch the rank that saves alone starts no collective that could meet another.
+        parted = run.scenario == "uneven" or (run.scenario == "save_alone" and not run.patched)
+        wait_for_every_collective(like_nccl=parted)
     else:
         __import__("torch").cuda.set_device(rank)
     deepspeed.init_distributed(
