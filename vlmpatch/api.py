@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
-from contextlib import AbstractContextManager, nullcontext
+import contextlib
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from vlmpatch import report
@@ -34,8 +34,9 @@ class Patch:
 
     @active.setter
     def active(self, value: bool) -> None:
-        self.pauses += not value
-        self._active = value
+        with self._journal.lock:  # not between somebody's look at it and what he writes then
+            self.pauses += not value
+            self._active = value
 
     def changes(self) -> list[str]:
         """What this patch has changed so far, in words."""
@@ -43,10 +44,8 @@ class Patch:
 
     def wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
         """Put ``wrapper(original, *args, **kwargs)`` around ``owner.name``; see ``Journal.wrap``."""
-        if not self.active:
-            return
         try:
-            self._journal.wrap(self.id, owner, name, wrapper)
+            self._write(self._journal.wrap, owner, name, wrapper)
         except (AlreadyPatched, Foreign) as neighbour:
             if not self.settled:
                 raise
@@ -54,29 +53,36 @@ class Patch:
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name``, which may be new, to ``value``."""
-        if self.active:
-            self._journal.replace(self.id, owner, name, value)
+        self._write(self._journal.replace, owner, name, value)
 
-    def swapped(self, owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def swapped(self, owner: Any, name: str, value: Any) -> Iterator[None]:
         """``owner.name`` is ``value`` inside the block, and afterwards what it was before."""
-        return self._journal.swapped(self.id, owner, name, value) if self.active else nullcontext()
+        with contextlib.ExitStack() as block:
+            with self._journal.lock:
+                if self.active:
+                    block.enter_context(self._journal.swapped(self.id, owner, name, value))
+            yield
 
     def set_item(self, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
         """``mapping[key] = value``: an environment variable, an entry of a registry."""
-        if self.active:
-            self._journal.set_item(self.id, mapping, key, value)
+        self._write(self._journal.set_item, mapping, key, value)
 
     def set_default(self, function: Callable[..., Any], name: str, value: Any) -> None:
         """Change a parameter's default in the innermost function; see ``Journal.set_default``."""
-        if self.active:
-            self._journal.set_default(self.id, function, name, value)
+        self._write(self._journal.set_default, function, name, value)
 
     def hook(self, register: Callable[..., Any], function: Callable[..., Any], **kwargs: Any) -> None:
         """``register(function, **kwargs)`` for registrations whose handle has ``remove()``."""
-        if self.active:
-            self._journal.hook(self.id, register, function, **kwargs)
+        self._write(self._journal.hook, register, function, **kwargs)
 
     def warn(self, key: str, text: str) -> None:
         """Warn once per ``key`` and process, naming this patch and the command that explains it."""
         if self.active:
             report.warn_once(self.id, key, text)
+
+    def _write(self, write: Callable[..., None], *what: Any, **options: Any) -> None:
+        # Under one lock with what switches us off: nothing is written behind an undo's back.
+        with self._journal.lock:
+            if self.active:
+                write(self.id, *what, **options)

@@ -8,6 +8,7 @@ import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from vlmpatch import report, settings
 from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
@@ -47,6 +48,8 @@ class Engine:
         self._switches = Switches()
         self._remote = f"remote-code-{id(self.hooks)}"  # two copies of vlmpatch each need to be told
         self._handles: dict[str, Patch] = {}
+        # Targets that ran while a patch was off: the import system may not yet say that they have run.
+        self._passed: dict[str, WeakSet[ModuleType]] = {id_: WeakSet() for id_ in catalog.entries}
 
     def arm(self) -> None:
         """Watch every target of every patch that is not switched off."""
@@ -67,12 +70,16 @@ class Engine:
 
     def on_target(self, entry: Entry, module: ModuleType) -> None:
         """``module``, a target of ``entry``, has run its code: decide and apply, now or when it may be."""
-        while not self._switches.reason(entry.id):
-            from vlmpatch.api import Patch  # not under the lock, see below
+        from vlmpatch.api import Patch  # not under the lock, see below
 
+        name, outcomes = module.__name__, self._outcomes
+        while True:
             with self._lock:
-                if failed := self._failed_elsewhere(entry.id, module.__name__):
-                    self._outcomes[entry.id][module.__name__] = failed
+                if self._switches.reason(entry.id):
+                    self._passed[entry.id].add(module)
+                    return
+                if failed := self._failed_elsewhere(entry.id, name):
+                    outcomes[entry.id][name] = failed
                     return
                 flips = self._switches.flips[entry.id]
                 handle = self._handles.setdefault(entry.id, Patch(entry.id, self.journal))
@@ -80,14 +87,11 @@ class Engine:
             # while it waits for us.
             status = self._attempt(entry, module, handle)
             with self._lock:
-                self._outcomes[entry.id][module.__name__] = status
-                if not self.journal.changes(entry.id):
-                    self._spread(entry.id, status)
-                if entry.id in self._switches.off:
-                    self._roll_back(entry.id)
-                elif self._switches.paused[entry.id]:
-                    self._take_off(entry.id)
-                settled = flips == self._switches.flips[entry.id]
+                if self._handles.get(entry.id) is handle:  # else it was rolled back
+                    outcomes[entry.id][name] = status
+                    if self._switches.paused[entry.id]:
+                        self._take_off(entry.id)
+                settled = flips == self._switches.flips[entry.id] and outcomes[entry.id].get(name) == status
             if settled:  # else it was off for a moment, and what was to be changed then was not
                 self._tell(status)
                 return
@@ -97,12 +101,14 @@ class Engine:
         others = [status for other, status in self._outcomes[id_].items() if other != name]
         return next((status for status in others if status.state is State.FAILED), None)
 
-    def _spread(self, id_: str, status: Status) -> None:
-        """What was rolled back for one target is rolled back for all of them."""
-        if status.state in (State.FAILED, State.CONFLICT):
-            outcomes = self._outcomes[id_]
-            for name in [name for name, other in outcomes.items() if other.state is State.APPLIED]:
-                outcomes[name] = status
+    def _give_up(self, module: ModuleType, status: Status) -> Status:
+        """Roll a patch back: a patch is there as a whole or not at all."""
+        with self._lock:
+            outcomes = self._outcomes[status.id]
+            self._roll_back(status.id)
+            applied = [name for name, other in outcomes.items() if other.state is State.APPLIED]
+            outcomes.update(dict.fromkeys([*applied, module.__name__], status))
+        return status
 
     def _attempt(self, entry: Entry, module: ModuleType, handle: Patch) -> Status:
         from vlmpatch.attempt import attempt
@@ -110,18 +116,15 @@ class Engine:
         try:
             status = attempt(entry, module, handle, self.catalog.modules)
         except Exception as error:
-            self._roll_back(entry.id)
+            status = self._give_up(module, _failure(entry, error))
             if self.asked.strict:
                 raise PatchError(f"patch {entry.id} failed: {error!r} (VLMPATCH_STRICT is set)") from error
-            return _failure(entry, error)
+            return status
         except BaseException as interruption:  # the user's Ctrl-C, somebody's sys.exit(): theirs to have
-            with self._lock:
-                self._roll_back(entry.id)
-                self._outcomes[entry.id][module.__name__] = _failure(entry, interruption)
-                self._spread(entry.id, _failure(entry, interruption))
+            self._give_up(module, _failure(entry, interruption))
             raise
         if status.state is State.CONFLICT and not handle.settled:
-            self._roll_back(entry.id)
+            return self._give_up(module, status)
         return status
 
     def _tell(self, status: Status) -> None:
@@ -205,11 +208,14 @@ class Engine:
                 self.journal.resume(id_)
                 seen = self._outcomes[id_]  # a failure is tried again
                 self._outcomes[id_] = {n: each for n, each in seen.items() if each.state is not State.FAILED}
+            passed = {id_: self._passed.pop(id_) for id_ in back}
+            self._passed.update((id_, WeakSet()) for id_ in back)
             self._watch_remote()
         for id_ in back:
             entry = self.catalog.entries[id_]
-            # Targets that ran meanwhile were passed by, and in the others there may be something new.
-            for module in [module for target in entry.targets for module in self.hooks.present(target)]:
+            # In those that were there before there may be something new.
+            present = [module for target in entry.targets for module in self.hooks.present(target)]
+            for module in dict.fromkeys([*present, *passed[id_]]):
                 self.on_target(entry, module)
 
     def _watch_remote(self) -> None:

@@ -45,12 +45,15 @@ class Change:
 
 
 class Journal:
-    """Changes in the order they were made."""
+    """Changes in the order they were made.
+
+    ``lock`` is held through every change; who decides by something that others change holds it too.
+    """
 
     def __init__(self) -> None:
         self._changes: list[Change] = []
         self._stacks = Stacks()
-        self._lock = Lock()
+        self.lock = Lock()
         self._kept = 64  # changes there were when those of dead objects were last forgotten
 
     def changes(self, patch: str) -> list[str]:
@@ -72,7 +75,7 @@ class Journal:
         key = (patch, getattr(wrapper, "__code__", wrapper))
         what = f"wrapped {path(owner, name)}"
         place = Attribute(owner, name)
-        with self._lock:
+        with self.lock:
             held = place.held()
             if carried(held, patch, self):
                 raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
@@ -118,7 +121,7 @@ class Journal:
         try:
             yield
         finally:
-            with self._lock:
+            with self.lock:
                 if change in self._changes:
                     self._changes.remove(change)
                     change.take_off()
@@ -152,14 +155,14 @@ class Journal:
         A model that is pickled goes without the hook. To register the same one again changes nothing.
         """
         hooked = Hooked(register, Hook(function), kwargs)
-        with self._lock:
+        with self.lock:
             present = [change.deed for change in self._changes if change.patch == patch and change.on]
             if not any(isinstance(deed, Hooked) and deed.same(hooked) for deed in present):
                 self._do(Change(patch, f"hook {function.__qualname__}", hooked))
 
     def rollback(self, patches: Collection[str]) -> list[str]:
         """Undo all changes of ``patches``, newest first across them; returns the remarks."""
-        with self._lock:
+        with self.lock:
             remarks = []
             for change in [change for change in reversed(self._changes) if change.patch in patches]:
                 remarks.append(change.take_off())
@@ -168,27 +171,27 @@ class Journal:
 
     def ran_again(self, module: ModuleType) -> None:
         """``module`` has run its code: what that has overwritten is no change of ours any more."""
-        with self._lock:
+        with self.lock:
             gone = self._stacks.overwritten(module)
             self._changes = [change for change in self._changes if change.deed.value not in gone]
 
     def suspend(self, patch: str) -> None:
         """Take the changes of ``patch`` off until ``resume``."""
-        with self._lock:
+        with self.lock:
             for change in reversed(self._changes):
                 if change.patch == patch:
                     change.take_off()
 
     def resume(self, patch: str) -> None:
         """Put the changes of ``patch`` on again, where their objects are as we left them."""
-        with self._lock:
+        with self.lock:
             for change in [change for change in self._changes if change.patch == patch and not change.on]:
                 change.on = True  # first: what is interrupted here can be taken off
                 if not (change.deed.alive and change.deed.on()):
                     self._changes.remove(change)
 
     def _put(self, patch: str, value: Value, what: str) -> Change:
-        with self._lock:
+        with self.lock:
             present = self._present(patch, value)
             if present is None:
                 change = Change(patch, what, Put(self._stacks, value))

@@ -61,7 +61,8 @@ def engine() -> Engine:
                 _engine = made = make(os.environ)
         if made is not None:
             # Not under the lock: patches import, and a thread that holds an import lock may wait for us.
-            sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Sentry)]
+            for finder in [finder for finder in sys.meta_path if isinstance(finder, Sentry)]:
+                sys.meta_path.remove(finder)  # never the whole list anew: others put theirs in meanwhile
             made.arm()
     return _engine
 

@@ -479,7 +479,7 @@ def test_threads_and_a_fork_in_the_middle(world: World) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     def inside() -> None:
-        with engine._lock, engine.journal._lock, engine.hooks._lock:
+        with engine._lock, engine.journal.lock, engine.hooks._lock:
             entered.set()
             leave.wait(20)
 
