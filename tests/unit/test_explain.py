@@ -234,6 +234,61 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "AssertionError: {'id': 9, 'status': 'NOT_AVAILABLE', 'numel': 0, 'ds_numel': 0, 'shape': (0,)}",
             "PEFT",
         ),
+        ("assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()", None),
+        (
+            'File "/x/modeling_bert.py", line 9, in forward\nRuntimeError: The expanded size of the tensor '
+            "(1024) must match the existing size (512) at non-singleton dimension 1.",
+            None,
+        ),
+        ("The expanded size of the tensor (3) must match the existing size (864) at non-singleton d", None),
+        (
+            "ValueError: Attention mask should be of size (1, 1, 1, 24), but is torch.Size([1, 1, 1, 25])",
+            None,
+        ),
+        (
+            'File "/x/generation/utils.py", line 9, in generate\nRuntimeError: The size of tensor a (577) '
+            "must match the size of tensor b (576) at non-singleton dimension 1",
+            None,
+        ),
+        (
+            'File "/x/auto_factory.py", line 604, in load\n    return model_class.from_pretrained(\n'
+            "IndexError: index 0 is out of bounds for dimension 0 with size 0",
+            "F23",
+        ),
+        ("IndexError: index 1 is out of bounds for dimension 0 with size 0\nds_config: zero.Init", "F23"),
+        ("RuntimeError: The size of tensor a (4) must match the size of tensor b (0) at non-singleton", None),
+        ("NameError: name 'Optional' is not defined", None),
+        ("class CPMTrainer(Trainer)\nNameError: name 'Dict' is not defined", "D"),
+        ("RecursionError: maximum recursion depth exceeded\n  File my_dataset.py", None),
+        ("weights.bin\nlayers.0.q.lora_B.weight: torch.Size([0])\nadapter_model", "F25"),
+        ("layers.0.q.lora_B.weight: torch.Size([0])", None),
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=3, OpType=ALLREDUCE), but Rank 3: OpType=GATHER",
+            None,
+        ),
+        (
+            "RuntimeError: Detected mismatch between collectives on ranks. Rank 2 is running collective: "
+            "CollectiveFingerPrint(SequenceNumber=3, OpType=_ALLGATHER_BASE, TensorShape=[2048])",
+            "F11",
+        ),
+        (
+            "hidden = expert_layer(hidden)\nRuntimeError: Detected mismatch between collectives on ranks.",
+            "F27",
+        ),
+        (WATCHDOG.format(0) + "\nzero3, when saving", "F12"),
+        ("[rank0] ALLREDUCE SeqNum=41 NumelIn=1\n[rank1] ALLREDUCE SeqNum=41 NumelIn=402653184", "F16"),
+        ("[rank0] ALLREDUCE SeqNum=41 NumelIn=1\n[rank1] ALLREDUCE SeqNum=41 NumelIn=1", None),
+        (
+            "RuntimeError: Expected to have finished reduction in the prior iteration before starting\n"
+            'Traceback (most recent call last):\n  File "/x/mmdet/apis/train.py", line 102, in train',
+            None,
+        ),
+        (
+            "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place "
+            "operation.\nlayer.output.dense.weight[:, 3] -= embedding",
+            None,
+        ),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:
@@ -277,6 +332,24 @@ def test_a_message_without_its_traceback_is_said_to_prove_little() -> None:
     frame = 'Traceback (most recent call last):\n  File "/x/modeling_utils.py", line 9, in _init_weights\n'
     assert "Its traceback would tell" in page(alone)
     assert "Its traceback would tell" not in page(frame + alone)
+
+
+def test_a_line_that_others_print_too_is_named_and_not_claimed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("IndexError: index 0 is out of bounds for dimension 0 with size 0\n")
+    assert cli.main(["explain", str(log), "--lang", "en"]) == 1
+    out = capsys.readouterr().out
+    assert "No failure that vlmpatch knows shows in this log." in out
+    assert "F23 · " in out
+    assert "python -m vlmpatch explain F23" in out
+    assert cli.main(["explain", str(log), "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["failure"], data["perhaps"], data["patches"]) == (None, "F23", [])
+    log.write_text('Traceback (most recent call last):\n  File "a.py", line 1, in f\n' + log.read_text())
+    assert cli.main(["explain", str(log), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["perhaps"] is None
 
 
 def test_versions_of_the_log_decide_which_patches_apply() -> None:

@@ -23,6 +23,8 @@ GONE_ON = 2  # steps reported after an exception: somebody has caught it
 _OWN_TRACES = ("vlmpatch [", "vlmpatch INFO", "vlmpatch DEBUG", "/vlmpatch/", "-m vlmpatch run")
 # Where a rank waited, as squeezed: the number of the collective, then what it is.
 _COLLECTIVE = re.compile(r"worknccl\(seqnum=(\d{1,18}),(optype=\w{1,40}(?:,numelin=\d{1,18})?)")
+# As people retype it: `ALLREDUCE SeqNum=4176 NumelIn=1`.
+_RETYPED = re.compile(r"(?<!optype=)(?:allreduce|allgather|broadcast)seqnum=(\d{1,18}),?(numelin=\d{1,18})")
 COLLECTIVES = 4096
 _DIGITS = str.maketrans("", "", "0123456789")
 _NAMES = "pytorch|torch|transformers|deepspeed|peft|accelerate|trl|ms-swift|axolotl|llamafactory|vlmpatch"
@@ -46,6 +48,7 @@ class Diagnosis(NamedTuple):
 
     ``hit`` is the answer; without one, ``first`` is the first exception nobody caught. ``ranks`` are those
     that show the same, ``versions`` what the log says is installed, ``active`` whether vlmpatch left a trace.
+    ``perhaps`` is a failure that prints ``first`` too, where nothing tells whether this is one.
     """
 
     hit: Hit | None
@@ -53,6 +56,7 @@ class Diagnosis(NamedTuple):
     ranks: tuple[str, ...]
     versions: dict[str, str]
     active: bool
+    perhaps: Failure | None = None
 
 
 class _Findings:
@@ -93,7 +97,7 @@ class _Findings:
                 del self.errors[KEPT // 2]
 
     def _compare(self, squeezed: str) -> None:
-        for match in _COLLECTIVE.finditer(squeezed):
+        for match in (*_COLLECTIVE.finditer(squeezed), *_RETYPED.finditer(squeezed)):
             if len(self.collectives) < COLLECTIVES:
                 self.differ = self.differ or self.collectives.setdefault(match[1], match[2]) != match[2]
 
@@ -137,11 +141,13 @@ def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
     hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
     hits = [hit for hit in hits if findings.differ or not hit.symptom.ranks]
     hits = [hit for hit in hits if not (hit.failure.foreign and caught(hit.message))]
-    known = {id(hit.message) for hit in hits if hit.symptom.kind != "hint"}
+    known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown)
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
-    return Diagnosis(hit, first, ranks, findings.versions, findings.active)
+    own = (each.failure for each in hits if each.symptom.kind == "perhaps" and each.message is first)
+    perhaps = None if hit else next(own, None)
+    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps)
 
 
 def _decides(symptom: Symptom, message: Message) -> bool:

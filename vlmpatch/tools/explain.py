@@ -100,6 +100,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "cause": say.pick(given.why) if hit else None,
         "kind": hit.symptom.kind if hit else None,
         "instead": foreign.failure.id if foreign else None,
+        "perhaps": given.diagnosis.perhaps.id if given.diagnosis.perhaps else None,
         "seen": _seen(given) if first else None,
         "line": first.at if first else None,
         "file": given.file or None,
@@ -155,9 +156,7 @@ def page(given: Answer, say: Words) -> Page:
     if hit.symptom.kind == "hint":
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
     elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
-        made.add(
-            "\t" + say("The log has the message only; other programs print it too. Its traceback would tell.")
-        )
+        made.add("\t" + say(_MESSAGE_ONLY))
     made.add(say.pick(given.why), label=say("Why"))
     _patches(made, given, say)
     made.add(say(_trace(given)), label="vlmpatch")
@@ -189,6 +188,7 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
         made.add(say("none yet; the advice below is what helps"), label=label)
 
 
+_MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
 _NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
 _STILL = "It was active and the run failed all the same: VLMPATCH_LOG=info shows what it did. Until then:"
 
@@ -206,6 +206,10 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     made.add(say("What it shows instead:" if hit else "The first error in it that nobody caught:"))
     made.add()
     made.add(f"{_seen(given)} ({_place(given, first.at, say)})", label=say("Seen"))
+    if perhaps := given.diagnosis.perhaps:
+        made.add(f"{perhaps.id} · {say.pick(perhaps.title)}", label=say("Perhaps"))
+        made.add("\t" + say(_MESSAGE_ONLY))
+        made.code(f"python -m vlmpatch explain {perhaps.id}", say("More"))
     if hit:
         made.add(say.pick(hit.failure.title), label=say("Why"))
         made.add("\t" + say.pick(hit.failure.cause))
@@ -313,7 +317,7 @@ def _tells(given: Answer) -> int:
     hit = given.diagnosis.hit
     if hit is None:
         return 1 if given.diagnosis.first else 9
-    kinds = {"error": 0, "echo": 2, "hint": 4}
+    kinds = {"error": 0, "echo": 2, "hint": 4}  # one that is `perhaps` only is no hit
     return kinds[hit.symptom.kind] + hit.failure.foreign
 
 

@@ -16,7 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-KINDS = ("error", "echo", "hint")
+KINDS = ("error", "echo", "hint", "perhaps")
 # A frame as notebooks, rich and pytest write it, squeezed: `x.py:9, in f`, `x.py:9 in f`, `x.py in f(a)`.
 _FRAME = re.compile(r"\.py(?::\d{1,7}[,:]?in[<_a-z]|in\w{1,80}\()")
 _LISTS = ("all", "any", "not", "frames", "seen", "unseen", "patches")

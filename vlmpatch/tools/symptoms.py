@@ -82,12 +82,17 @@ def one_apart(found: tuple[Numbers, ...]) -> bool:
     return len(differing) == 1 and abs(differing[0][0] - differing[0][1]) == 1
 
 
-def multiplied(found: tuple[Numbers, ...]) -> bool:
-    """Two lists alike but for one place, where one is a multiple of the other; or a list that ends so."""
-    if len(found) == 1 and len(found[0]) > 1:
+def doubled(found: tuple[Numbers, ...]) -> bool:
+    """Two lists alike but for one place, where the second is twice the first; or a list that ends so."""
+    if len(found) == 1 and len(found[0]) > 1 and found[0][-2] > 1:
         found = ((found[0][-2],), (found[0][-1],))
     differing = _differing(found)
-    return len(differing) == 1 and min(differing[0]) > 0 and max(differing[0]) % min(differing[0]) == 0
+    return len(differing) == 1 and differing[0][1] == 2 * differing[0][0] > 0
+
+
+def halved(found: tuple[Numbers, ...]) -> bool:
+    """The same the other way round."""
+    return len(found) == 2 and doubled(found[::-1])
 
 
 def _differing(found: tuple[Numbers, ...]) -> list[tuple[int, int]]:
@@ -96,4 +101,4 @@ def _differing(found: tuple[Numbers, ...]) -> list[tuple[int, int]]:
     return [(one, other) for one, other in zip(found[0], found[1], strict=True) if one != other]
 
 
-RELATIONS = {"one apart": one_apart, "multiplied": multiplied}
+RELATIONS = {"one apart": one_apart, "doubled": doubled, "halved": halved}

@@ -46,6 +46,7 @@ _CHINESE = {
     "applies": "适用",
     "not here": "不适用",
     "perhaps": "可能适用",
+    "Perhaps": "可能是",
     "from the log": "来自日志",
     "in this environment": "来自当前环境",
     "nothing of {name} shows in the log, and it is not installed here": (
