@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import inspect
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")
+_WITHOUT_GRAD = ("no_grad", "inference_mode")
 
 
 def sparse_blocks(model: Any) -> Iterator[Any]:
@@ -29,3 +34,38 @@ def _alike(experts: Any) -> bool:
     return (
         len(own) > 1 and len({type(expert) for expert in own}) == 1 and any(True for _ in own[0].parameters())
     )
+
+
+def skips_experts(block: Any) -> bool:
+    """Whether the code of a sparse block may call some experts and pass over others.
+
+    It does where it asks which of them were hit, or decides something inside its loop over them. One that
+    calls each, if with no token, does not; nor does what runs in evaluation only.
+    """
+    return any(map(_skips, _methods(type(block))))
+
+
+def _methods(cls: type) -> Iterator[ast.FunctionDef]:
+    """What ``cls`` says about itself, as far as its source can be read."""
+    own = (base for base in cls.__mro__ if not base.__module__.startswith(("torch.", "builtins")))
+    names = {name: value for base in reversed([*own]) for name, value in vars(base).items()}
+    for value in names.values():
+        if inspect.isfunction(value) and value.__name__ != "__init__":
+            with contextlib.suppress(OSError, TypeError, SyntaxError):
+                tree = ast.parse(textwrap.dedent(inspect.getsource(value)))
+                yield from (node for node in tree.body if isinstance(node, ast.FunctionDef))
+
+
+def _skips(method: ast.FunctionDef) -> bool:
+    if any(name in ast.unparse(deco) for deco in method.decorator_list for name in _WITHOUT_GRAD):
+        return False
+    loops = [node for node in ast.walk(method) if isinstance(node, ast.For) and _sees_experts(node)]
+    return any(_decides(loop) or "nonzero" in ast.unparse(method) for loop in loops)
+
+
+def _sees_experts(loop: ast.For) -> bool:
+    return any(isinstance(node, ast.Attribute) and "expert" in node.attr for node in ast.walk(loop))
+
+
+def _decides(loop: ast.For) -> bool:
+    return any(isinstance(node, ast.If) for statement in loop.body for node in ast.walk(statement))

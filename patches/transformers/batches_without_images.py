@@ -15,6 +15,10 @@ would wait, the tower runs on the smallest blank image the model accepts, right 
 it does with an image, because ranks have to call their modules in one order. Its output is tied to the text
 embeddings in a way that passes zeros back and adds no number, so that a NaN adds nothing either.
 
+Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
+and run with a blank image they would add something. Under ZeRO-3 and FSDP its ranks wait for each other, and
+one warning says so.
+
 Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; DDP with
 ``find_unused_parameters=True``, which needs no help; a tower without trainable weights, unless its weights
 are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models).
@@ -44,6 +48,7 @@ from ._every_rank import finds_unused, largest, ranks, waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
+_CROSSING = "cross_attention_states"
 _ENCODE = "_prepare_multimodal_encoder_kwargs_for_generation"
 
 
@@ -84,13 +89,8 @@ class Path(NamedTuple):
 
 def path_of(cls: type) -> Path | None:
     """How ``cls`` runs its tower; None for a class whose own forward does not, or not after the text."""
-    forward = vars(cls).get("forward")
-    function = inspect.unwrap(forward) if inspect.isfunction(forward) else None
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return None
-    parameters = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    if not {"input_ids", "inputs_embeds", "pixel_values"} <= {*parameters}:
+    code, parameters = _code(cls), _parameters(cls)
+    if code is None or not {"input_ids", "inputs_embeds", "pixel_values"} <= {*parameters}:
         return None
     names = list(code.co_names)
     run = next((run for name, run in _RUNS.items() if name in names), None)
@@ -99,6 +99,28 @@ def path_of(cls: type) -> Path | None:
     if run is _by_visual and "image_grid_thw" not in parameters:
         return None
     return Path(parameters, tuple(name for name in _PIXELS if name in parameters), run)
+
+
+def leaves_layers_out(cls: type) -> bool:
+    """Whether the language model inside ``cls`` looks at images in layers that it skips without them."""
+    code, parameters = _code(cls), _parameters(cls)
+    return (
+        code is not None
+        and {"input_ids", "pixel_values", _CROSSING} <= {*parameters}
+        and {"vision_model", "language_model"} <= {*code.co_names}
+    )
+
+
+def _code(cls: type) -> Any:
+    """Of the forward that ``cls`` itself has."""
+    forward = vars(cls).get("forward")
+    function = inspect.unwrap(forward) if inspect.isfunction(forward) else None
+    return getattr(function, "__code__", None)
+
+
+def _parameters(cls: type) -> tuple[str, ...]:
+    code = _code(cls)
+    return code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount] if code else ()
 
 
 def _embeds_first(names: list[str]) -> bool:
@@ -142,6 +164,8 @@ _towers: WeakKeyDictionary[Any, tuple[str, ...]] = WeakKeyDictionary()
 def _wrap_forward(patch: Patch, cls: type) -> None:
     path = path_of(cls)
     if path is None:
+        if leaves_layers_out(cls):
+            _wrap_to_warn(patch, cls)
         return
     _paths[cls] = path
     tracing = compiling()
@@ -161,6 +185,29 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
             handle.remove()
 
     patch.wrap(cls, "forward", on_every_rank)
+
+
+def _wrap_to_warn(patch: Patch, cls: type) -> None:
+    parameters = _parameters(cls)
+
+    def warned(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+        if (
+            self.training
+            and ranks() > 1
+            and given.get("pixel_values") is None
+            and given.get(_CROSSING) is None
+            and waiting_groups(_image_side(self))
+        ):
+            patch.warn(
+                cls.__name__,
+                f"{cls.__name__} runs its vision tower and its cross-attention layers only where a batch has "
+                "images: under ZeRO-3 and FSDP the ranks may now wait for each other for ever. Put an image "
+                "into every batch, or train with DDP (find_unused_parameters=True), ZeRO-1 or ZeRO-2",
+            )
+        return original(self, *args, **kwargs)
+
+    patch.wrap(cls, "forward", warned)
 
 
 def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

@@ -318,6 +318,13 @@ PROOFS = (
         "blocks.0.norm.weight on rank 0, blocks.1.norm.weight on rank 1",
     ),
     Proof(
+        "zero3-sparse-experts",
+        TF457,
+        "cell",
+        Cell("glm4v_moe", "zero3", "full", compared=1),
+        "^error: ",
+    ),
+    Proof(
         "zero3-save-on-every-rank",
         TF457,
         "gathers",

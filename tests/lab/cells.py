@@ -23,6 +23,7 @@ from tests.lab.envs import Stack
 from vlmpatch_lab import cell as runner
 from vlmpatch_lab.cell import Cell, write_cells
 
+CLOSE = {"=": (1e-5, 1e-3), "≈": (1e-4, 1e-2)}  # relative, of gradients and of parameters
 START = 120.0  # seconds the import of a stack may take on a loaded machine
 
 
@@ -64,10 +65,14 @@ def run(
     patched: bool = False,
     reference: Path | None = None,
     env: Mapping[str, str] | None = None,
+    models: Mapping[str, Path] | None = None,
 ) -> dict[str, Result]:
-    """Run ``cells`` in one process of ``stack``; returns the result of each by its id."""
+    """Run ``cells`` in one process of ``stack``; returns the result of each by its id.
+
+    ``models`` are checkpoints of the caller's own; without them those of the lab are made.
+    """
     cells = list(dict.fromkeys(cells))
-    models = launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
+    models = models or launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
     out.mkdir(parents=True, exist_ok=True)
     write_cells(out / "cells.json", cells)
     command: list[str | Path] = ["python", "-m", "vlmpatch_lab.cell", out / "cells.json", "--out", out]
@@ -81,6 +86,20 @@ def run(
     if finished.rc != 0 or len(results) != len(cells) or finished.left:
         raise RuntimeError(str(finished))
     return results
+
+
+def closeness(result: Result) -> str:
+    """``=``: all gradients and parameters are those of what is right; ``≈``: but for rounding.
+
+    Adam divides a gradient by its own size: where it is nearly zero, what was rounding is a step of its own.
+    """
+    if not result.ok or result.missing or result.between_ranks or result.difference is None:
+        return ""
+    found = (result.difference, result.parameters or 0.0)
+    for word, allowed in CLOSE.items():
+        if all(difference <= limit for difference, limit in zip(found, allowed, strict=True)):
+            return word
+    return ""
 
 
 def with_references(cells: Iterable[Cell]) -> list[Cell]:

@@ -58,7 +58,7 @@ def qwen3_vl(folder: Path) -> int:
     text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
     config = tf.Qwen3VLConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLForConditionalGeneration(config)
-    return _write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
+    return write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
 
 
 def _qwen3_images() -> dict[str, Any]:
@@ -83,7 +83,7 @@ def llava(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 3, 28, 28)}
 
-    return _write(tf.LlavaForConditionalGeneration(config), folder, images, 4)
+    return write(tf.LlavaForConditionalGeneration(config), folder, images, 4)
 
 
 def gemma3(folder: Path) -> int:
@@ -103,7 +103,7 @@ def gemma3(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 3, 56, 56)}
 
-    return _write(tf.Gemma3ForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
+    return write(tf.Gemma3ForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
 
 
 def internvl(folder: Path) -> int:
@@ -121,7 +121,7 @@ def internvl(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 3, 56, 56)}
 
-    return _write(tf.InternVLForConditionalGeneration(config), folder, images, 4)
+    return write(tf.InternVLForConditionalGeneration(config), folder, images, 4)
 
 
 def minicpmv4_6(folder: Path) -> int:
@@ -141,7 +141,7 @@ def minicpmv4_6(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 3, 16, 16 * 64), "target_sizes": torch.tensor([[8, 8]])}
 
-    return _write(tf.MiniCPMV4_6ForConditionalGeneration(config), folder, images, 4)
+    return write(tf.MiniCPMV4_6ForConditionalGeneration(config), folder, images, 4)
 
 
 def qwen3_vl_moe(folder: Path) -> int:
@@ -151,7 +151,7 @@ def qwen3_vl_moe(folder: Path) -> int:
     text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = tf.Qwen3VLMoeConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLMoeForConditionalGeneration(config)
-    return _write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
+    return write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
 
 
 def qwen2_5_omni(folder: Path) -> int:
@@ -192,7 +192,7 @@ def qwen2_5_omni(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
 
-    return _write(tf.Qwen2_5OmniThinkerForConditionalGeneration(config), folder, images, 4)
+    return write(tf.Qwen2_5OmniThinkerForConditionalGeneration(config), folder, images, 4)
 
 
 def llava_next(folder: Path) -> int:
@@ -210,7 +210,7 @@ def llava_next(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
 
-    return _write(tf.LlavaNextForConditionalGeneration(config), folder, images, 10)
+    return write(tf.LlavaNextForConditionalGeneration(config), folder, images, 10)
 
 
 def llava_onevision(folder: Path) -> int:
@@ -229,7 +229,7 @@ def llava_onevision(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
 
-    return _write(tf.LlavaOnevisionForConditionalGeneration(config), folder, images, 10)
+    return write(tf.LlavaOnevisionForConditionalGeneration(config), folder, images, 10)
 
 
 def paligemma(folder: Path) -> int:
@@ -248,7 +248,7 @@ def paligemma(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 3, 28, 28)}
 
-    return _write(tf.PaliGemmaForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
+    return write(tf.PaliGemmaForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
 
 
 def idefics3(folder: Path) -> int:
@@ -278,38 +278,44 @@ def _idefics(folder: Path, configuration: Any, model: Any) -> int:
         mask = torch.ones(1, 1, 56, 56, dtype=torch.bool)
         return {"pixel_values": torch.randn(1, 1, 3, 56, 56), "pixel_attention_mask": mask}
 
-    return _write(model(config), folder, images, 4)
+    return write(model(config), folder, images, 4)
+
+
+GLM_VISION = {
+    "depth": 2,
+    "hidden_size": 32,
+    "num_heads": 4,
+    "intermediate_size": 64,
+    "out_hidden_size": 64,
+    "image_size": 56,
+}
+GLM_IDS = {
+    "image_token_id": IMAGE,
+    "video_token_id": IMAGE + 1,
+    "image_start_token_id": IMAGE + 2,
+    "image_end_token_id": IMAGE + 3,
+    "video_start_token_id": IMAGE + 4,
+    "video_end_token_id": IMAGE + 5,
+}
+GLM_TEXT = {
+    **TEXT,
+    "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "partial_rotary_factor": 1.0},
+    "partial_rotary_factor": 1.0,
+}
 
 
 def glm4v(folder: Path) -> int:
-    import torch
     import transformers as tf
 
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "num_heads": 4,
-        "intermediate_size": 64,
-        "out_hidden_size": 64,
-        "image_size": 56,
-    }
-    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "partial_rotary_factor": 1.0}
-    config = tf.Glm4vConfig(
-        text_config={**TEXT, "rope_scaling": rope, "partial_rotary_factor": 1.0},
-        vision_config=vision,
-        image_token_id=IMAGE,
-        video_token_id=IMAGE + 1,
-        image_start_token_id=IMAGE + 2,
-        image_end_token_id=IMAGE + 3,
-        video_start_token_id=IMAGE + 4,
-        video_end_token_id=IMAGE + 5,
-    )
-
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
-
+    config = tf.Glm4vConfig(text_config=GLM_TEXT, vision_config=GLM_VISION, **GLM_IDS)
     model = tf.Glm4vForConditionalGeneration(config)
-    return _write(model, folder, images, 4, types="mm_token_type_ids")
+    return write(model, folder, _glm_images, 4, types="mm_token_type_ids")
+
+
+def _glm_images() -> dict[str, Any]:
+    import torch
+
+    return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
 
 
 def ovis2(folder: Path) -> int:
@@ -329,7 +335,7 @@ def ovis2(folder: Path) -> int:
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(1, 3, 28, 28)}
 
-    return _write(tf.Ovis2ForConditionalGeneration(config), folder, images, 4)
+    return write(tf.Ovis2ForConditionalGeneration(config), folder, images, 4)
 
 
 def qwen3_moe(folder: Path) -> int:
@@ -338,7 +344,68 @@ def qwen3_moe(folder: Path) -> int:
 
     experts = {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
     config = tf.Qwen3MoeConfig(**TEXT, **experts, head_dim=16, decoder_sparse_step=1, mlp_only_layers=[])
-    return _write(tf.Qwen3MoeForCausalLM(config), folder, dict, 0)
+    return write(tf.Qwen3MoeForCausalLM(config), folder, dict, 0)
+
+
+def qwen2_moe(folder: Path) -> int:
+    """The same of a year before, with an expert that every token sees."""
+    import transformers as tf
+
+    experts = {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+    experts |= {"shared_expert_intermediate_size": 32, "decoder_sparse_step": 1}
+    return write(tf.Qwen2MoeForCausalLM(tf.Qwen2MoeConfig(**TEXT, **experts)), folder, dict, 0)
+
+
+DEEPSEEK = {
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+
+
+def deepseek_v3(folder: Path) -> int:
+    """The first block dense; the others ask each expert whether a token came."""
+    import transformers as tf
+
+    ranks = {"q_lora_rank": 16, "kv_lora_rank": 16}
+    ranks |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+    config = tf.DeepseekV3Config(**{**TEXT, "num_key_value_heads": 4}, **ranks, **DEEPSEEK)
+    return write(tf.DeepseekV3ForCausalLM(config), folder, dict, 0)
+
+
+def glm4v_moe(folder: Path) -> int:
+    """GLM-4.5V: images, and DeepSeek-V3's experts."""
+    import transformers as tf
+
+    text = {**GLM_TEXT, **DEEPSEEK, "head_dim": 16}
+    config = tf.Glm4vMoeConfig(text_config=text, vision_config=GLM_VISION, **GLM_IDS)
+    model = tf.Glm4vMoeForConditionalGeneration(config)
+    return write(model, folder, _glm_images, 4, types="mm_token_type_ids")
+
+
+def mllama(folder: Path) -> int:
+    """Its text model looks at images in layers of their own, which a batch without images leaves out."""
+    import torch
+    import transformers as tf
+
+    vision: dict[str, Any] = {**VISION, "attention_heads": 4, "num_global_layers": 1, "vision_output_dim": 64}
+    vision |= {"image_size": 28, "patch_size": 14, "max_num_tiles": 2, "intermediate_layers_indices": [0]}
+    vision |= {"supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
+    text = {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1], "rope_scaling": None}
+    config = tf.MllamaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
+
+    def images() -> dict[str, Any]:
+        return {
+            "pixel_values": torch.randn(1, 1, 2, 3, 28, 28),
+            "aspect_ratio_ids": torch.tensor([[2]]),
+            "aspect_ratio_mask": torch.ones(1, 1, 2, dtype=torch.long),
+        }
+
+    return write(tf.MllamaForConditionalGeneration(config), folder, images, 1)
 
 
 def internvl_repo(folder: Path) -> int:
@@ -369,13 +436,13 @@ def _with_own_code(
     def pixels() -> dict[str, Any]:
         return {"pixel_values": torch.randn(images, 3, 28, 28)}
 
-    size = _write(getattr(modeling, f"{prefix}Model")(config), folder, pixels, pieces)
+    size = write(getattr(modeling, f"{prefix}Model")(config), folder, pixels, pieces)
     for source in (HERE / f"{name}_repo").glob(f"*_tiny_{name}.py"):
         shutil.copy(source, folder)
     return size
 
 
-def _write(
+def write(
     model: Any, folder: Path, images: Callable[[], dict[str, Any]], pieces: int, types: str = ""
 ) -> int:
     """Save ``model`` and eight batches of one row with one image of ``pieces`` tokens each."""
@@ -419,7 +486,11 @@ ZOO: dict[str, Callable[[Path], int]] = {
     "smolvlm": smolvlm,
     "glm4v": glm4v,
     "ovis2": ovis2,
+    "mllama": mllama,
     "qwen3_moe": qwen3_moe,
+    "qwen2_moe": qwen2_moe,
+    "deepseek_v3": deepseek_v3,
+    "glm4v_moe": glm4v_moe,
     "internvl_repo": internvl_repo,
     "timm_repo": timm_repo,
 }

@@ -49,13 +49,35 @@ class Whole:
         return self.model(input_ids, inputs_embeds=inputs_embeds, pixel_values=pixel_values)  # type: ignore[attr-defined]
 
 
+class Crosses:
+    def forward(self, input_ids=None, pixel_values=None, cross_attention_states=None, inputs_embeds=None):  # type: ignore[no-untyped-def]
+        if pixel_values is not None:
+            cross_attention_states = self.vision_model(pixel_values)  # type: ignore[attr-defined]
+        return self.language_model(input_ids, cross_attention_states=cross_attention_states)  # type: ignore[attr-defined]
+
+
+class TextOfCrosses:
+    def forward(self, input_ids=None, cross_attention_states=None, inputs_embeds=None):  # type: ignore[no-untyped-def]
+        return self.layers(input_ids, cross_attention_states)  # type: ignore[attr-defined]
+
+
 def test_a_model_that_skips_its_tower_is_recognised_by_its_forward() -> None:
     assert batches.path_of(Vision).pixels == ("pixel_values", "pixel_values_videos")
 
 
-@pytest.mark.parametrize("innocent", [ImageFirst, DualEncoder, Text, Whole, type("Own", (Vision,), {})])
+@pytest.mark.parametrize(
+    "innocent", [ImageFirst, DualEncoder, Text, Whole, type("Own", (Vision,), {}), Crosses]
+)
 def test_no_other_class_is(innocent: type) -> None:
     assert batches.path_of(innocent) is None
+
+
+@pytest.mark.parametrize(
+    "cls", [Vision, ImageFirst, DualEncoder, Text, Whole, TextOfCrosses, type("Own", (Crosses,), {})]
+)
+def test_a_model_that_leaves_layers_out_is_told_from_all_others(cls: type) -> None:
+    assert batches.leaves_layers_out(Crosses)
+    assert not batches.leaves_layers_out(cls)
 
 
 def test_sizes_are_given_to_a_model_that_asks_for_them() -> None:

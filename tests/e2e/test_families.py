@@ -1,0 +1,20 @@
+"""Every image-and-text family that can be made small: what holds bare holds with us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab import families
+
+pytestmark = pytest.mark.slow
+LEAST = 20  # families that could be made on either stack when this was written
+
+
+@pytest.mark.parametrize("stack", ["tf457-ds0182", "tf523-ds0198"])
+def test_what_holds_bare_holds_with_us(stack: str, tmp_path: Path) -> None:
+    found = families.perform(stack, [], tmp_path)
+    ran = {kind: about for kind, about in found.items() if "not made" not in about}
+    assert len(ran) >= LEAST, found
+    assert not {kind: about for kind, about in ran.items() if not families.holds(about)}

@@ -1,0 +1,106 @@
+"""Which sparse blocks may pass over an expert, as far as their code says."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+blocks: Any = importlib.import_module("vlmpatch.patches.transformers._sparse_blocks")
+
+
+class Block:
+    """What all of them have."""
+
+    experts: Any = ()
+    num_experts = 8
+
+    def __init__(self) -> None:
+        for expert in self.experts:
+            if expert is None:
+                raise ValueError
+
+
+class OnlyThoseHit(Block):
+    def forward(self, states: Any, mask: Any) -> Any:
+        hit = mask.sum().nonzero()
+        for index in hit:
+            states = self.experts[index](states)
+        return states
+
+
+class AskedOneByOne(Block):
+    def moe(self, states: Any, mask: Any) -> Any:
+        for index in range(self.num_experts):
+            if mask[index].numel() > 0:
+                states = self.experts[index](states)
+        return states
+
+    def forward(self, states: Any, mask: Any) -> Any:
+        return self.moe(states, mask)
+
+
+class PassedOver(Block):
+    def forward(self, states: Any, counts: Any) -> Any:
+        for count, expert in zip(counts, self.experts, strict=True):
+            if count == 0:
+                continue
+            states = expert(states)
+        return states
+
+
+class Inherits(PassedOver):
+    """Nothing of its own."""
+
+
+class AllCalled(Block):
+    def forward(self, states: Any, mask: Any) -> Any:
+        if mask is None:
+            mask = states
+        for index in range(self.num_experts):
+            states = self.experts[index](states[mask[index]])
+        return states
+
+
+class Soft(Block):
+    def forward(self, states: Any, weights: Any) -> Any:
+        return sum(weight * expert(states) for weight, expert in zip(weights, self.experts, strict=True))
+
+
+def no_grad(function: Any) -> Any:
+    return function
+
+
+class SkipsInEvaluation(AllCalled):
+    """DeepSeek's repository code."""
+
+    @no_grad
+    def infer(self, states: Any, counts: Any) -> Any:
+        for count, expert in zip(counts, self.experts, strict=True):
+            if count:
+                states = expert(states)
+        return states
+
+
+class Overridden(PassedOver):
+    def forward(self, states: Any, counts: Any) -> Any:
+        for expert in self.experts:
+            states = expert(states)
+        return states
+
+
+@pytest.mark.parametrize("cls", [OnlyThoseHit, AskedOneByOne, PassedOver, Inherits])
+def test_a_block_that_may_pass_over_an_expert(cls: type) -> None:
+    assert blocks.skips_experts(cls())
+
+
+@pytest.mark.parametrize("cls", [AllCalled, Soft, SkipsInEvaluation, Overridden])
+def test_a_block_that_calls_every_expert(cls: type) -> None:
+    assert not blocks.skips_experts(cls())
+
+
+def test_code_that_cannot_be_read_is_left_alone() -> None:
+    written: dict[str, Any] = {}
+    exec("class Block:\n    def forward(self, x): ...\n", written)
+    assert not blocks.skips_experts(written["Block"]())
