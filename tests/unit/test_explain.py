@@ -289,6 +289,15 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "operation.\nlayer.output.dense.weight[:, 3] -= embedding",
             None,
         ),
+        (
+            "train.py --cfg yolo.yaml\na leaf Variable that requires grad is being used in an in-place op",
+            None,
+        ),
+        (
+            'File "/x/deepspeed/runtime/lr_schedules.py", line 296, in step\n'
+            "ValueError: zip() argument 2 is longer than argument 1",
+            "D",
+        ),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:
