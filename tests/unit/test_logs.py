@@ -18,7 +18,9 @@ def test_the_logs_that_were_made_by_failing(log: Path) -> None:
 
 
 def test_there_are_such_logs() -> None:
-    assert {"F1", "F2", "F3", "F4", "F9", "none"} <= {log.name.split(".")[0] for log in LOGS}
+    shown = {log.name.split(".")[0] for log in LOGS}
+    assert {"F1", "F2", "F3", "F4", "F6", "F9", "F11", "F13", "F16", "F19", "F20", "none"} <= shown
+    assert {"F23", "F24", "F25", "F26", "F30", "D"} <= shown
 
 
 def test_a_caught_exception_and_the_launchers_own_are_passed_by() -> None:
