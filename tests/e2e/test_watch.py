@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_launchers import SFT_341, SWIFT
+from tests.e2e.test_launchers import MODEL, RUN, SFT_341, SFT_460, SWIFT
+from tests.e2e.test_minicpmv_launched import start as in_script
+from tests.e2e.test_minicpmv_launched import torchrun
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
 from vlmpatch_lab.ports import free_port
@@ -106,15 +109,69 @@ def test_a_watched_run_prints_the_same_losses(run: Watched, start: Start) -> Non
     assert losses[0] == losses[1]
 
 
-@pytest.mark.slow
-def test_in_ms_swift(tmp_path: Path) -> None:
-    stack = envs.read_stacks()["swift341"]
+def watched(name: str, *words: str | Path, bare: bool = False) -> Finished:
+    """``words`` under ``vlmpatch run`` on that stack, watched; with every patch off where ``bare``."""
+    stack = envs.read_stacks()[name]
     launch.warm_up(stack)
-    model = str(launch.checkpoint(stack, "qwen2_vl"))
-    words = [word.replace("MODEL", model) for word in ("swift", *SFT_341.split(), *SWIFT.split())]
     port = str(free_port())
-    environ = {"NPROC_PER_NODE": "2", "USE_HF": "1", "MASTER_PORT": port, "VLMPATCH_WATCH": "1"}
-    command = ["python", "-m", "vlmpatch", "run", *words, "--output_dir", str(tmp_path)]
-    finished = launch.run(stack, command, limit=300, env=environ)
-    assert finished.rc == 0, str(finished)
-    assert re.search(r"vlmpatch watch: 2 steps, \d+ trainable parameters, all reached", finished.output)
+    environ = {"VLMPATCH_WATCH": "1", "MASTER_PORT": port, "PET_MASTER_PORT": port, **(BARE if bare else {})}
+    environ |= {"NPROC_PER_NODE": "2", "USE_HF": "1"}
+    return launch.run(stack, [*RUN, *words], limit=300, env=environ, gloo=True)
+
+
+def says_all_is_well(finished: Finished) -> None:
+    """One sentence, and no finding."""
+    (said,) = re.findall(r"vlmpatch watch: .*$", finished.output, re.M)
+    assert re.search(r"\d steps, \d+ trainable parameters, all reached", said), said
+
+
+@pytest.mark.slow
+def test_in_trl(tmp_path: Path) -> None:
+    model = launch.checkpoint(envs.read_stacks()["trl024"], "qwen2_vl")
+    script = ("torchrun", "--nproc_per_node", "2", "tests/lab/train_trl.py", "--model", model)
+    wrong = watched("trl024", *script, "--output_dir", tmp_path, bare=True)
+    assert wrong.rc == 0, str(wrong)
+    assert re.search(rf"vlmpatch watch: .*{UNREACHED}", wrong.output), str(wrong)
+    right = watched("trl024", *script, "--output_dir", tmp_path)
+    assert right.rc == 0, str(right)
+    says_all_is_well(right)
+
+
+@pytest.mark.slow
+def test_in_minicpmvs_script(standin: Path, tmp_path: Path) -> None:
+    """Under plain DDP: its compute_loss goes round the wrapper, and no gradient is averaged."""
+    zero = torchrun("zero2", standin, tmp_path)
+    at = zero.index("--deepspeed")
+    words = [*zero[:at], *zero[at + 2 :], *["--use_cpu", "true", "--ddp_backend", "gloo", "--max_steps", "3"]]
+
+    def run(off: str) -> Finished:
+        environ = {"VLMPATCH_WATCH": "1", "VLMPATCH_DISABLE": off}
+        return in_script(STACK, [*RUN, *words], standin, standin / "finetune", **environ)
+
+    wrong = run("trainer-self-model-under-ddp")
+    assert wrong.rc == 0, str(wrong)
+    assert re.search("vlmpatch watch: after step 2 the ranks hold different parameters: ", wrong.output)
+    assert "Likely cause: the loss is computed past DDP's wrapper" in wrong.output
+    right = run("")
+    assert right.rc == 0, str(right)
+    says_all_is_well(right)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "words"), [("swift341", SFT_341), ("swift460", SFT_460)])
+def test_in_ms_swift(name: str, words: str, tmp_path: Path) -> None:
+    """A vision tower is to be trained, and there is no image in the data: ms-swift feeds it a blank one."""
+    model = str(launch.checkpoint(envs.read_stacks()[name], "qwen2_vl"))
+    sft = [word.replace(MODEL, model) for word in ("swift", *words.split(), *SWIFT.split())]
+    sft += ["--output_dir", str(tmp_path)]
+    right = watched(name, *sft)
+    assert right.rc == 0, str(right)
+    says_all_is_well(right)
+    assert re.search(SAME, right.output), str(right)
+    turns = [{"role": role, "content": f"hello {role}"} for role in ("user", "assistant")]
+    text = tmp_path / "text.jsonl"
+    text.write_text((json.dumps({"messages": turns}) + "\n") * 8)
+    wrong = watched(name, *(str(text) if word.endswith("sft.jsonl") else word for word in sft))
+    assert wrong.rc == 0, str(wrong)
+    assert re.search(r"trainable parameters got nothing but zeros: \S*visual", wrong.output), str(wrong)
+    assert "no image in these batches" in wrong.output

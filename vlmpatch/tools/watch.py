@@ -234,7 +234,8 @@ class Comparison:
     def _run(self, module: Any, args: Any, kwargs: Any) -> None:
         import torch
 
-        loss = _loss(module(*args, **kwargs))
+        # Not as a whole: hooks of others have changed these arguments already (ms-swift encodes in one).
+        loss = _loss(module.forward(*args, **kwargs))
         if loss is None:
             self._give_up("the model returns no loss")
             return
