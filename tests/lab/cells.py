@@ -66,10 +66,12 @@ def run(
     reference: Path | None = None,
     env: Mapping[str, str] | None = None,
     models: Mapping[str, Path] | None = None,
+    limit: float = runner.LIMIT,
 ) -> dict[str, Result]:
     """Run ``cells`` in one process of ``stack``; returns the result of each by its id.
 
-    ``models`` are checkpoints of the caller's own; without them those of the lab are made.
+    ``models`` are checkpoints of the caller's own; without them those of the lab are made. ``limit`` is the
+    seconds that a cell may take.
     """
     cells = list(dict.fromkeys(cells))
     models = models or launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
@@ -80,8 +82,8 @@ def run(
     command += ["--patched"] if patched else []
     command += ["--reference", reference] if reference else []
     command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]
-    limit = START + runner.LIMIT * len(cells)
-    finished = launch.run(stack, command, limit=limit, env=env)
+    command += ["--limit", str(limit)]
+    finished = launch.run(stack, command, limit=START + limit * len(cells), env=env)
     results = {result.id: result for result in map(_read, _reports(finished.output))}
     if finished.rc != 0 or len(results) != len(cells) or finished.left:
         raise RuntimeError(str(finished))

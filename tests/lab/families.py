@@ -144,7 +144,8 @@ def rope(own: dict[str, Any], value: Any) -> Any:
     if "mrope_section" in own:
         more = {name: own[name] for name in ("mrope_interleaved", "partial_rotary_factor") if name in own}
         return {**(value or {}), "rope_type": "default", **MROPE, **more}
-    return value
+    theta = {name: own[name] for name in ("rope_theta",) if name in own}
+    return {"rope_type": "default", **theta} if own else value
 
 
 def make(model_type: str, class_name: str, folder: Path) -> int:

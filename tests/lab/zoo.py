@@ -395,7 +395,8 @@ def mllama(folder: Path) -> int:
     vision: dict[str, Any] = {**VISION, "attention_heads": 4, "num_global_layers": 1, "vision_output_dim": 64}
     vision |= {"image_size": 28, "patch_size": 14, "max_num_tiles": 2, "intermediate_layers_indices": [0]}
     vision |= {"supported_aspect_ratios": [[1, 1], [1, 2], [2, 1]]}
-    text = {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1], "rope_scaling": None}
+    text = {**TEXT, "num_hidden_layers": 3, "cross_attention_layers": [1]}
+    text |= {"rope_scaling": {"rope_type": "default"}}
     config = tf.MllamaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
 
     def images() -> dict[str, Any]:
