@@ -142,9 +142,9 @@ def states() -> dict[str, str]:
 
 
 def load(cell: Cell, folder: Path) -> torch.nn.Module:
-    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    remote = hasattr(config, "auto_map")
-    known = transformers.AutoModel if remote else getattr(transformers, config.architectures[0])
+    config = json.loads((folder / "config.json").read_text())
+    remote = "auto_map" in config
+    known = transformers.AutoModel if remote else getattr(transformers, config["architectures"][0])
     model = known.from_pretrained(folder, torch_dtype=getattr(torch, cell.dtype), trust_remote_code=remote)
     # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
     model.__class__ = VARIANTS[cell.variant](type(model))
@@ -458,8 +458,11 @@ class Fsdp2(Averaged):
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh("cpu", (WORLD,))
+        blocks: list[str] = []  # what is inside one belongs to it: an expert is no unit of its own
         for name, module in model.named_modules():
-            if name.rpartition(".")[2].isdigit() and any(True for _ in module.parameters()):
+            inside = any(name.startswith(f"{block}.") for block in blocks)
+            if name.rpartition(".")[2].isdigit() and any(True for _ in module.parameters()) and not inside:
+                blocks.append(name)
                 fully_shard(module, mesh=mesh)
         fully_shard(model, mesh=mesh)
         super().__init__(cell, model)

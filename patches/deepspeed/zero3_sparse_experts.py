@@ -5,15 +5,17 @@ or an abort (gloo). Seen with DeepSeek-V3 and GLM-4.5V; the code of DeepSeek-V2,
 before transformers 5 is the same.
 
 Why: such a block calls those of its experts that tokens were routed to, each a module of its own. ZeRO-3
-gathers at each module call, and a gather takes every rank.
+gathers at each module call, and a gather takes every rank. Where all experts are one parameter, as in
+Qwen3-VL-MoE, a loop over those that were hit still calls the activation once an expert; ZeRO-3 has hooks on
+it too, though it gathers nothing there, and compares what every rank called in the first step.
 
-Every DeepSpeed. Its remedy is ``set_z3_leaf_modules``, called with the block's class before the engine is
-made. DeepSpeed 0.18 calls it by itself for Mixtral, Qwen2-MoE and Qwen3-MoE, by name. From transformers 5 on
-experts are one parameter for all of them, and nothing is skipped.
+Every DeepSpeed. Its remedy for the first is ``set_z3_leaf_modules``, called with the block's class before the
+engine is made; DeepSpeed 0.18 calls it by itself for Mixtral, Qwen2-MoE and Qwen3-MoE, by name.
 
 The change: blocks with a router, a list of experts and code that may pass one over are told to DeepSpeed as
 leaves when ZeRO-3 is set up, by that very function. A leaf is gathered and reduced as a whole, and an expert
-no token reached gets zeros. It holds a block's experts at once, which is what the remedy costs.
+no token reached gets zeros. It holds a block's experts at once, which is what the remedy costs. Where experts
+are one parameter, the parts that have none get no hooks.
 
 Left alone: blocks whose experts are all called, if with no token (Mixtral before 4.52, DeepSeek's repository
 code in training); what is a leaf already, inside one, or was said not to be one; models without such blocks.
@@ -24,15 +26,17 @@ Upstream: https://github.com/deepspeedai/DeepSpeed/pull/4966
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..transformers._sparse_blocks import skips_experts, sparse_blocks
+from ..transformers._sparse_blocks import idle_parts, skips_experts, sparse_blocks, stacked_experts
 
 LEAF = "_z3_leaf"
+REGISTER = ("_register_deepspeed_module", "_register_hooks_recursively")  # in 0.15 still the second
 
 
 def look(code: Code) -> str | None:
@@ -40,6 +44,8 @@ def look(code: Code) -> str | None:
     function = code.function("DeepSpeedZeRoOffload.__init__")
     if function is None or function.parameters[:2] != ("self", "module"):
         raise Unrecognised("DeepSpeedZeRoOffload.__init__ does not take a module first")
+    if not any(code.function(f"DeepSpeedZeRoOffload.{name}") for name in REGISTER):
+        raise Unrecognised("DeepSpeedZeRoOffload registers its modules in another way")
     return None if "z3_leaf_module" in code.source else "this ZeRO-3 knows no leaf modules"
 
 
@@ -47,22 +53,40 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Tell DeepSpeed before it puts its hooks on the modules."""
     from deepspeed.utils import set_z3_leaf_modules
 
-    def with_leaves(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        for block in skipping_blocks(kwargs["module"] if "module" in kwargs else args[0]):
+    unhooked: WeakSet[Any] = WeakSet()
+
+    def set_up(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        model = kwargs["module"] if "module" in kwargs else args[0]
+        for block in skipping_blocks(model):
             set_z3_leaf_modules(block, [type(block)])
+        for experts in skipping(stacked_experts(model)):
+            unhooked.update(idle_parts(experts))
         return original(self, *args, **kwargs)
 
-    patch.wrap(module.DeepSpeedZeRoOffload, "__init__", with_leaves)
+    def register(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
+        if sub_module not in unhooked:
+            original(self, sub_module, *args, **kwargs)
+
+    offload = module.DeepSpeedZeRoOffload
+    patch.wrap(offload, "__init__", set_up)
+    patch.wrap(offload, next(name for name in REGISTER if hasattr(offload, name)), register)
 
 
 def skipping_blocks(model: Any) -> Iterator[Any]:
     """The outermost blocks of ``model`` that may skip experts and of which nobody has decided."""
     settled = {inner for leaf in model.modules() if getattr(leaf, LEAF, False) for inner in leaf.modules()}
+    for block in skipping(sparse_blocks(model)):
+        if block not in settled and not hasattr(block, LEAF):
+            settled.update(block.modules())
+            yield block
+
+
+def skipping(blocks: Iterable[Any]) -> Iterator[Any]:
+    """Those of ``blocks`` whose code may pass over an expert; each class is read once."""
     skips: dict[type, bool] = {}
-    for block in sparse_blocks(model):
+    for block in blocks:
         kind = type(block)
         if kind not in skips:
             skips[kind] = skips_experts(block)
-        if skips[kind] and block not in settled and not hasattr(block, LEAF):
-            settled.update(block.modules())
+        if skips[kind]:
             yield block

@@ -28,6 +28,19 @@ def sparse_blocks(model: Any) -> Iterator[Any]:
                 yield module
 
 
+def stacked_experts(model: Any) -> Iterator[Any]:
+    """Modules that hold one parameter for all their experts, and parts without any, such as an activation."""
+    for module in model.modules():
+        stacked = any(p is not None and p.dim() > 2 for p in module._parameters.values())
+        if stacked and any(idle_parts(module)):
+            yield module
+
+
+def idle_parts(module: Any) -> Iterator[Any]:
+    """The children of ``module`` that have no parameters."""
+    return (part for part in module.children() if next(part.parameters(), None) is None)
+
+
 def _alike(experts: Any) -> bool:
     """DeepSeek leaves ``None`` where an expert lives on another rank."""
     own = [expert for expert in experts if expert is not None]
@@ -64,7 +77,8 @@ def _skips(method: ast.FunctionDef) -> bool:
 
 
 def _sees_experts(loop: ast.For) -> bool:
-    return any(isinstance(node, ast.Attribute) and "expert" in node.attr for node in ast.walk(loop))
+    named = (getattr(node, "attr", getattr(node, "id", "")) for node in ast.walk(loop))
+    return any("expert" in name for name in named)
 
 
 def _decides(loop: ast.For) -> bool:

@@ -37,6 +37,7 @@ SHORT = {
         mixed("llava", "zero3", "full"),
         mixed("llava", "fsdp2", "lora"),
         mixed("glm4v_moe", "zero3", "lora", "images"),  # whose ranks also differ in the experts they call
+        mixed("qwen3_vl_moe", "zero3", "full"),  # and how often they call an activation
     ],
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),

@@ -145,10 +145,11 @@ def minicpmv4_6(folder: Path) -> int:
 
 
 def qwen3_vl_moe(folder: Path) -> int:
+    """One parameter for all experts; before transformers 5 a loop calls the activation once for each hit."""
     import transformers as tf
 
     text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
-    text |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    text |= {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
     config = tf.Qwen3VLMoeConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLMoeForConditionalGeneration(config)
     return write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")

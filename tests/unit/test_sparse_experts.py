@@ -50,6 +50,16 @@ class PassedOver(Block):
         return states
 
 
+class Stacked(Block):
+    """One parameter for all, as in Qwen3-VL-MoE."""
+
+    def forward(self, states: Any, mask: Any) -> Any:
+        expert_hit = mask.sum().nonzero()
+        for expert_idx in expert_hit:
+            states = self.activation(states @ self.weight[expert_idx])  # type: ignore[attr-defined]
+        return states
+
+
 class Inherits(PassedOver):
     """Nothing of its own."""
 
@@ -90,7 +100,7 @@ class Overridden(PassedOver):
         return states
 
 
-@pytest.mark.parametrize("cls", [OnlyThoseHit, AskedOneByOne, PassedOver, Inherits])
+@pytest.mark.parametrize("cls", [OnlyThoseHit, AskedOneByOne, PassedOver, Stacked, Inherits])
 def test_a_block_that_may_pass_over_an_expert(cls: type) -> None:
     assert blocks.skips_experts(cls())
 
