@@ -142,9 +142,14 @@ def states() -> dict[str, str]:
 
 
 def load(cell: Cell, folder: Path) -> torch.nn.Module:
-    config = json.loads((folder / "config.json").read_text())
-    remote = "auto_map" in config
-    known = transformers.AutoModel if remote else getattr(transformers, config["architectures"][0])
+    written = json.loads((folder / "config.json").read_text())
+    remote = "auto_map" in written
+    if remote:
+        known = transformers.AutoModel
+    elif "architectures" in written:  # Omni's thinkers have no place in AutoConfig on 4.57
+        known = getattr(transformers, written["architectures"][0])
+    else:
+        known = getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
     model = known.from_pretrained(folder, torch_dtype=getattr(torch, cell.dtype), trust_remote_code=remote)
     # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
     model.__class__ = VARIANTS[cell.variant](type(model))

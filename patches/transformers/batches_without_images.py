@@ -16,8 +16,8 @@ it does with an image, because ranks have to call their modules in one order. It
 embeddings in a way that passes zeros back and adds no number, so that a NaN adds nothing either.
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
-and run with a blank image they would add something. Under ZeRO-3 and FSDP its ranks wait for each other, and
-one warning says so.
+and run with a blank image they would add something. Under ZeRO-3, where the ranks would wait for each other
+for ever, the rank without an image ends with an error that says so; that costs the same small all-reduce.
 
 Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; DDP with
 ``find_unused_parameters=True``, which needs no help; a tower without trainable weights, unless its weights
@@ -49,6 +49,12 @@ from ._every_rank import finds_unused, largest, ranks, waiting_groups
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
 _CROSSING = "cross_attention_states"
+REFUSED = (
+    "vlmpatch [batches-without-images]: {name} runs its vision tower and its cross-attention layers only "
+    "where a batch has images. This rank has none and another has some: under ZeRO-3 they would wait for "
+    "each other for ever. Put an image into every batch, or train with DDP (find_unused_parameters=True), "
+    "ZeRO-1 or ZeRO-2"
+)
 _ENCODE = "_prepare_multimodal_encoder_kwargs_for_generation"
 
 
@@ -165,7 +171,7 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
     path = path_of(cls)
     if path is None:
         if leaves_layers_out(cls):
-            _wrap_to_warn(patch, cls)
+            _wrap_to_refuse(patch, cls)
         return
     _paths[cls] = path
     tracing = compiling()
@@ -187,27 +193,25 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
     patch.wrap(cls, "forward", on_every_rank)
 
 
-def _wrap_to_warn(patch: Patch, cls: type) -> None:
+def _wrap_to_refuse(patch: Patch, cls: type) -> None:
     parameters = _parameters(cls)
+    tracing = compiling()
 
-    def warned(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def refusing(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-        if (
-            self.training
-            and ranks() > 1
-            and given.get("pixel_values") is None
-            and given.get(_CROSSING) is None
-            and waiting_groups(_image_side(self))
-        ):
-            patch.warn(
-                cls.__name__,
-                f"{cls.__name__} runs its vision tower and its cross-attention layers only where a batch has "
-                "images: under ZeRO-3 and FSDP the ranks may now wait for each other for ever. Put an image "
-                "into every batch, or train with DDP (find_unused_parameters=True), ZeRO-1 or ZeRO-2",
-            )
+        own = int(any(given.get(name) is not None for name in ("pixel_values", _CROSSING)))
+        groups = _zero3_groups(self) if self.training and not tracing() and ranks() > 1 else []
+        if groups and largest(own, groups, self.device) > own:
+            raise RuntimeError(REFUSED.format(name=cls.__name__))
         return original(self, *args, **kwargs)
 
-    patch.wrap(cls, "forward", warned)
+    patch.wrap(cls, "forward", refusing)
+
+
+def _zero3_groups(model: Any) -> list[Any]:
+    side = _image_side(model)
+    partitioned = any(hasattr(p, "ds_process_group") for module in side for p in module.parameters())
+    return waiting_groups(side) if partitioned else []
 
 
 def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
