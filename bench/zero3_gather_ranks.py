@@ -19,19 +19,17 @@ import copy
 import dataclasses
 import importlib
 import json
-import multiprocessing
 import os
 import statistics
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from vlmpatch_lab import shm
+from vlmpatch_lab import forks
 from vlmpatch_lab.cell import first_cause
 from vlmpatch_lab.ports import free_port
 
@@ -422,24 +420,18 @@ def perform(run: Run, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
         stale.unlink()
-    port = free_port()
-    context: Any = multiprocessing.get_context("fork" if run.device == "cpu" else "spawn")
-    members = [
-        context.Process(target=rank_main, args=(run, str(folder), rank, port)) for rank in range(run.world)
-    ]
-    for member in members:
-        member.start()
-    end = time.monotonic() + run.limit * (1 if run.device == "cpu" else 10)
-    while any(member.is_alive() for member in members) and time.monotonic() < end:
-        if any(member.exitcode or _failed(folder, rank) for rank, member in enumerate(members)):
-            end = min(end, time.monotonic() + 15)
-        members[0].join(0.05)
-    for member in members:
-        if member.is_alive():
-            member.kill()
-        member.join()
-    shm.forget(port)
-    return _report(run, folder, [member.exitcode for member in members])
+    on_cpu = run.device == "cpu"
+    codes = forks.run(
+        rank_main,
+        *(run, str(folder)),
+        world=run.world,
+        port=free_port(),
+        limit=run.limit * (1 if on_cpu else 10),
+        grace=15,
+        failed=lambda rank: _failed(folder, rank),
+        method="fork" if on_cpu else "spawn",
+    )
+    return _report(run, folder, codes)
 
 
 def _failed(folder: Path, rank: int) -> bool:

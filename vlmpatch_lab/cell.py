@@ -26,18 +26,15 @@ import argparse
 import dataclasses
 import importlib
 import json
-import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 WORLD = 2
 LIMIT = 90.0  # seconds a cell may take
-GRACE = 10.0  # seconds the other rank may take once one has failed
 ENGINES = ("none", "plain", "plain_zeros", "ddp", "ddp_unused", "fsdp2", "zero1", "zero2", "zero3")
 # What a row of data is, by step of the optimizer, micro-batch of the window, and rank.
 PATTERNS: dict[str, Callable[[int, int, int], str]] = {
@@ -225,43 +222,23 @@ def make_missing(models: dict[str, str]) -> None:
 
 def run(cell: Cell, model: str, folder: Path, limit: float = LIMIT) -> list[dict[str, Any]]:
     """Fork the ranks of one cell; returns what each reports."""
-    from vlmpatch_lab import ranks, shm
+    from vlmpatch_lab import forks, ranks
     from vlmpatch_lab.ports import free_port
 
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
         stale.unlink()
-    fork = multiprocessing.get_context("fork")
-    port = free_port()
-    members = [
-        fork.Process(target=ranks.main, args=(cell, model, folder, rank, port)) for rank in range(cell.ranks)
-    ]
-    for member in members:
-        member.start()
-    _wait(members, limit)
-    shm.forget(port)
-    return [_outcome(member, folder, rank) for rank, member in enumerate(members)]
+    codes = forks.run(ranks.main, cell, model, folder, world=cell.ranks, port=free_port(), limit=limit)
+    return [_outcome(code, folder, rank) for rank, code in enumerate(codes)]
 
 
-def _wait(members: Sequence[BaseProcess], limit: float) -> None:
-    end = time.monotonic() + limit
-    while (alive := [member for member in members if member.is_alive()]) and time.monotonic() < end:
-        if any(member.exitcode for member in members):
-            end = min(end, time.monotonic() + GRACE)
-        alive[0].join(0.05)
-    for member in members:
-        if member.is_alive():
-            member.kill()
-        member.join()
-
-
-def _outcome(member: BaseProcess, folder: Path, rank: int) -> dict[str, Any]:
+def _outcome(code: int | None, folder: Path, rank: int) -> dict[str, Any]:
     written = folder / f"rank{rank}.json"
     outcome: dict[str, Any] = json.loads(written.read_text()) if written.exists() else {"ok": False}
-    if member.exitcode and outcome["ok"]:
-        outcome |= {"ok": False, "error": f"ended with exit code {member.exitcode} after its work"}
+    if code and outcome["ok"]:
+        outcome |= {"ok": False, "error": f"ended with exit code {code} after its work"}
     elif not outcome["ok"]:
-        outcome.setdefault("error", f"ended with exit code {member.exitcode}; see rank{rank}.log")
+        outcome.setdefault("error", f"ended with exit code {code}; see rank{rank}.log")
     outcome["log"] = str(folder / f"rank{rank}.log")
     return outcome
 

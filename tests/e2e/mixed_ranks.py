@@ -12,9 +12,7 @@ import argparse
 import functools
 import inspect
 import json
-import multiprocessing
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +24,7 @@ if "--patched" in sys.argv:
 import deepspeed
 import torch
 
-from vlmpatch_lab import ranks, shm
+from vlmpatch_lab import forks, ranks
 from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.ports import free_port
 
@@ -197,35 +195,21 @@ SCENARIOS: dict[str, Callable[..., float]] = {
 }
 
 
-def one_rank(scenario: str, kind: str, folder: Path, rank: int, port: int, out: Path) -> None:
-    ranks._log_to(out.with_suffix(".log"))
+def one_rank(scenario: str, kind: str, folder: Path, out: Path, rank: int, port: int) -> None:
+    written = out / f"{scenario}-{kind}-{rank}.json"
+    ranks._log_to(written.with_suffix(".log"))
     try:
         found = SCENARIOS[scenario](kind, folder, rank, lambda: ranks.process_group(rank, port))
-        out.write_text(json.dumps({"difference": found}))
+        written.write_text(json.dumps({"difference": found}))
     except Exception as error:
         traceback.print_exc()
-        out.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
+        written.write_text(json.dumps({"error": f"{type(error).__name__}: {error}"}))
         raise SystemExit(1) from None
 
 
 def run(scenario: str, kind: str, folder: Path, out: Path) -> dict[str, Any]:
-    fork, port = multiprocessing.get_context("fork"), free_port()
     written = [out / f"{scenario}-{kind}-{rank}.json" for rank in range(WORLD)]
-    members = [
-        fork.Process(target=one_rank, args=(scenario, kind, folder, rank, port, path))
-        for rank, path in enumerate(written)
-    ]
-    for member in members:
-        member.start()
-    end = time.monotonic() + LIMIT
-    while any(member.is_alive() for member in members) and time.monotonic() < end:
-        if any(member.exitcode for member in members):
-            end = min(end, time.monotonic() + 5)
-        time.sleep(0.1)
-    for member in members:
-        member.kill()
-        member.join()
-    shm.forget(port)
+    forks.run(one_rank, scenario, kind, folder, out, world=WORLD, port=free_port(), limit=LIMIT, grace=5)
     reports = [json.loads(p.read_text()) if p.exists() else {"error": "no report"} for p in written]
     errors = [report["error"] for report in reports if "error" in report]
     worst = max((report.get("difference", 0.0) for report in reports), default=0.0)

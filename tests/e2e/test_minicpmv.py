@@ -26,7 +26,7 @@ Result = dict[str, Any]
 Runs = Callable[[Trial], Callable[[Cell], Result]]
 TOLERANCE = 1e-5
 PLAINLY = 0.1  # a gradient said to be wrong is wrong by at least this much
-MATRIX = [Trial(stack, cell) for stack in STACKS for cell in cells.matrix(cells.FULL)]
+MATRIX = [Trial(stack, cell) for stack in STACKS for cell in cells.matrix(stack)]
 ACCUMULATED = Cell(engine="ddp", accumulate=2)
 
 

@@ -10,6 +10,7 @@ exit code go to ``DIR/NAME.json``.
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import os
@@ -59,6 +60,7 @@ def run(program: Path, folder: Path) -> dict[str, Any]:
     for helper in HELPERS:
         shutil.copy(helper, folder / "program" / helper.name)
     started = time.monotonic()
+    gc.freeze()  # a program that collects garbage must not go through all of the stack
     pid = os.fork()
     if pid == 0:
         _become(folder)

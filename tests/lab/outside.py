@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import multiprocessing
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -653,26 +653,13 @@ def main() -> None:
 
 def run(name: str, models: dict[str, str], folder: Path, limit: float) -> dict[str, Any]:
     """Fork the two ranks of one case; returns what each reports, and how long the case took."""
-    from vlmpatch_lab import shm
+    from vlmpatch_lab import forks
     from vlmpatch_lab.ports import free_port
 
     folder.mkdir(parents=True, exist_ok=True)
-    fork = multiprocessing.get_context("fork")
-    port, started = free_port(), time.monotonic()
-    members = [fork.Process(target=member, args=(name, models, folder, rank, port)) for rank in (0, 1)]
-    for process in members:
-        process.start()
-    end = started + limit
-    while any(process.is_alive() for process in members) and time.monotonic() < end:
-        if any(process.exitcode for process in members):
-            end = min(end, time.monotonic() + 10)  # the other rank learns of it and ends
-        time.sleep(0.05)
-    hung = [rank for rank, process in enumerate(members) if process.is_alive()]
-    for process in members:
-        if process.is_alive():
-            process.kill()
-        process.join()
-    shm.forget(port)
+    started = time.monotonic()
+    codes = forks.run(member, name, models, folder, world=2, port=free_port(), limit=limit)
+    hung = [rank for rank, code in enumerate(codes) if code == -signal.SIGKILL]
     written = [folder / f"rank{rank}.json" for rank in (0, 1)]
     found = [json.loads(path.read_text()) if path.exists() else {"error": "killed"} for path in written]
     for path in written:

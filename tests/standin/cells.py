@@ -141,20 +141,24 @@ NEEDS = (
 )
 
 
-def matrix(full: bool) -> list[Cell]:
+def matrix(stack: str) -> list[Cell]:
     """Every engine, tuning and kind of batch; the three ways to say use_reentrant on the hardest batch.
 
-    The short form keeps, of each engine, every tuning once and every other value with LoRA and a
-    trainable tower.
+    The short form has every tuning once and every other value with LoRA and a trainable tower, and the stacks
+    share it: each pair of a stack, an engine and such a kind of run is there once.
     """
     batches = (("many", 1, "own"), ("many", 1, "none"), ("many", 1, "reentrant"))
     others = (("few", 1, "own"), ("many", 2, "own"))
+    kinds = [(tuning, *batch) for tuning in TUNINGS for batch in (*batches, *others)]
+    if FULL:
+        return [Cell(engine, *kind) for engine in ENGINES for kind in kinds]
+    kinds = [kind for kind in kinds if kind[0] == TUNINGS[0] or kind[1:] == batches[0]]
+    turn = STACKS.index(stack)
     return [
-        Cell(engine, tuning, data, batch, kwargs)
-        for engine in ENGINES
-        for tuning in TUNINGS
-        for data, batch, kwargs in (*batches, *others)
-        if full or tuning == TUNINGS[0] or (data, batch, kwargs) == batches[0]
+        Cell(engine, *kind)
+        for row, engine in enumerate(ENGINES)
+        for column, kind in enumerate(kinds)
+        if (row + column) % len(STACKS) == turn
     ]
 
 

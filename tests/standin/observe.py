@@ -15,7 +15,6 @@ import faulthandler
 import hashlib
 import importlib
 import json
-import multiprocessing
 import os
 import re
 import runpy
@@ -27,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.standin.cells import Cell
+from vlmpatch_lab import forks
+from vlmpatch_lab.ports import free_port
 
 WORLD = 2
 LIMIT = 120.0
@@ -277,19 +278,8 @@ def run_cell(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     scripts(cell, folder, work)
-    from vlmpatch_lab import shm
-    from vlmpatch_lab.ports import free_port
-
-    port, started = free_port(), time.monotonic()
-    context = multiprocessing.get_context("fork")
-    ranks = [
-        context.Process(target=rank_main, args=(cell, folder, work, rank, port)) for rank in range(WORLD)
-    ]
-    for process in ranks:
-        process.start()
-    _wait(ranks, started)
-    shm.forget(port)
-    codes = [process.exitcode for process in ranks]
+    started = time.monotonic()
+    codes = forks.run(rank_main, cell, folder, work, world=WORLD, port=free_port(), limit=LIMIT, grace=8)
     reports = [_read(work / f"rank{rank}.json") for rank in range(WORLD)]
     result: dict[str, Any] = {"cell": cell.id, "rc": codes, "seconds": round(time.monotonic() - started, 1)}
     result["errors"] = [report.get("error", "no report: killed or hung") for report in reports]
@@ -337,19 +327,6 @@ def _differences(work: Path, reference: Path) -> list[float]:
         pairs = zip(torch.load(got), torch.load(reference / got.name), strict=True)
         worst += [compare.difference(mine, theirs)[0] for mine, theirs in pairs]
     return worst
-
-
-def _wait(ranks: list[Any], started: float) -> None:
-    """Until both ended, or ``LIMIT``, or a while after one of them failed."""
-    failed_at = None
-    while any(process.is_alive() for process in ranks):
-        now = time.monotonic()
-        if failed_at is None and any(process.exitcode for process in ranks):
-            failed_at = now
-        if now - started > LIMIT or (failed_at is not None and now - failed_at > 8):
-            for process in ranks:
-                process.kill()
-        time.sleep(0.05)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -67,6 +67,7 @@ def _import(target: str) -> bool:
 
 def _in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     reader, writer = os.pipe()
+    gc.freeze()  # a collection in the child must not go through all of the stack
     pid = os.fork()
     if pid == 0:
         os.close(reader)

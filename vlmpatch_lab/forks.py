@@ -1,0 +1,59 @@
+"""Ranks forked from a process that has imported the stack: imports are paid once, a rank costs its work."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vlmpatch_lab import shm
+
+GRACE = 10.0  # seconds the other ranks may take once one has failed
+
+
+def run(
+    rank_main: Callable[..., None],
+    *arguments: Any,
+    world: int,
+    port: int,
+    limit: float,
+    grace: float = GRACE,
+    failed: Callable[[int], bool] = lambda rank: False,
+    method: str = "fork",
+) -> list[int | None]:
+    """Run ``rank_main(*arguments, rank, port)`` on ``world`` ranks; returns their exit codes.
+
+    Args:
+        rank_main: what a rank does.
+        arguments: what every rank is told.
+        world: how many ranks.
+        port: where they meet; its shared memory is swept afterwards.
+        limit: seconds after which ranks that live are killed.
+        grace: seconds the others are left once a rank failed; what they end in is part of the result.
+        failed: whether a rank that has not ended yet says that it failed.
+        method: ``multiprocessing``'s start method; CUDA needs ``spawn``.
+    """
+    # DeepSpeed and accelerate call gc.collect() in every run: through all that the stack's import left, it
+    # takes half of a rank's time and copies every page. What is frozen is passed over.
+    gc.freeze()
+    context: Any = multiprocessing.get_context(method)
+    members = [context.Process(target=rank_main, args=(*arguments, rank, port)) for rank in range(world)]
+    for member in members:
+        member.start()
+    _wait(members, limit, grace, failed)
+    shm.forget(port)
+    return [member.exitcode for member in members]
+
+
+def _wait(members: list[Any], limit: float, grace: float, failed: Callable[[int], bool]) -> None:
+    end, one_failed = time.monotonic() + limit, False
+    while (alive := [member for member in members if member.is_alive()]) and time.monotonic() < end:
+        if not one_failed and any(member.exitcode or failed(rank) for rank, member in enumerate(members)):
+            one_failed, end = True, min(end, time.monotonic() + grace)
+        alive[0].join(0.05)
+    for member in alive:
+        member.kill()
+    for member in members:
+        member.join()
