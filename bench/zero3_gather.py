@@ -39,7 +39,7 @@ def runs() -> dict[tuple[str, str], Run]:
 
 def measure(name: str) -> dict[str, dict[str, Any]]:
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     with tempfile.TemporaryDirectory() as folder:
         listed = Path(folder) / "runs.json"
         listed.write_text(json.dumps([dataclasses.asdict(run) for run in runs().values()]))

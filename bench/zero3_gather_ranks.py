@@ -536,15 +536,15 @@ def main() -> None:
 
 
 def _preload(device: str) -> None:
-    """Import the stack before the forks, and compile what DeepSpeed compiles."""
+    """Import the stack before the forks."""
     if device != "cpu":
         return
     os.environ["DS_ACCELERATOR"] = "cpu"
-    import deepspeed  # noqa: F401
     import peft  # noqa: F401
-    from deepspeed.accelerator import get_accelerator
 
-    get_accelerator().create_op_builder("ShareMemCommBuilder").load(verbose=False)
+    from vlmpatch_lab import ranks
+
+    ranks.leave_extension_out()
 
 
 if __name__ == "__main__":

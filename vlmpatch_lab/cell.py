@@ -184,11 +184,9 @@ def main() -> None:
     started = time.monotonic()
     from vlmpatch_lab import compare, ranks
 
+    ranks.leave_extension_out()
     if asked.make:
-        ranks.leave_extension_out()
         make_missing(models)
-    else:
-        ranks.load_extension()
     if asked.trainers:
         ranks.frameworks = importlib.import_module(asked.trainers)
         for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:

@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vlmpatch_lab import shm
-
 GRACE = 10.0  # seconds the other ranks may take once one has failed
 
 
@@ -29,7 +27,7 @@ def run(
         rank_main: what a rank does.
         arguments: what every rank is told.
         world: how many ranks.
-        port: where they meet; its shared memory is swept afterwards.
+        port: where they meet.
         limit: seconds after which ranks that live are killed.
         grace: seconds the others are left once a rank failed; what they end in is part of the result.
         failed: whether a rank that has not ended yet says that it failed.
@@ -43,7 +41,6 @@ def run(
     for member in members:
         member.start()
     _wait(members, limit, grace, failed)
-    shm.forget(port)
     return [member.exitcode for member in members]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import sys
@@ -561,29 +562,9 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
 
 
 def leave_extension_out() -> None:
-    """DeepSpeed's collectives over shared memory: a minute to compile, and nothing here needs them."""
+    """DeepSpeed compiles collectives over shared memory for CPU inference; nothing here needs them."""
     if deepspeed is not None:
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-
-
-def load_extension() -> None:
-    """Load what was compiled for launchers, before the fork; without it no rank has to look for it."""
-    extensions = Path(os.environ["TORCH_EXTENSIONS_DIR"])
-    if not (extensions / "complete").exists():
-        leave_extension_out()
-        return
-    from deepspeed.accelerator import get_accelerator
-
-    builder = get_accelerator().create_op_builder("ShareMemCommBuilder")
-    made = extensions / builder.name
-    loaded = getattr(type(builder), "_loaded_ops", None)
-    if loaded is not None and not (made / "lock").exists():
-        # Straight from where warm_up left it: asking ninja first makes it compile everything again
-        # when only the spelling of the interpreter's path is another.
-        from torch.utils.cpp_extension import _import_module_from_library
-
-        loaded[builder.name] = _import_module_from_library(builder.name, str(made), True)
-    builder.load(verbose=False)
+        importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
 
 
 # --- results ------------------------------------------------------------------------------------

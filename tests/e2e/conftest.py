@@ -55,7 +55,7 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """MiniCPM-V's checkpoint, script and data (``tests/standin``); made once, read by every stack."""
     made = tmp_path_factory.mktemp("minicpmv")
     stack = envs.read_stacks()["tf457-ds0182"]
-    launch.warm_up(stack)
+    envs.make(stack)
     cache = {"HF_MODULES_CACHE": str(made / "modules")}
     finished = launch.run(stack, ["python", "-m", "tests.standin.make", made], limit=120, env=cache)
     assert finished.rc == 0, str(finished)

@@ -114,7 +114,7 @@ def start(visible: Visible, tmp_path_factory: pytest.TempPathFactory) -> Start:
         stack = envs.read_stacks()[command.stack]
         with visible():
             print("\n" + " ".join([*before, f"[{command.name}]", *after]), flush=True)
-            launch.warm_up(stack)
+            envs.make(stack)
             model = launch.checkpoint(stack, "qwen2_vl")
         folder = tmp_path_factory.mktemp("output")
         words = [*before, *command.words, *after, "--output_dir", str(folder)]

@@ -44,7 +44,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     @functools.cache
     def of_stack(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
         stack = envs.read_stacks()[name]
-        launch.warm_up(stack)
+        envs.make(stack)
         folder = tmp_path_factory.mktemp(name)
         wanted = [cell(engine, tuning) for engine in ENGINES for tuning in TUNINGS]
         right = run(stack, [off(one) for one in wanted], folder / "off", patched=False)

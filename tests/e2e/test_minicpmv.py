@@ -62,7 +62,7 @@ def _trials(session: pytest.Session) -> Iterable[Trial]:
 
 def perform(name: str, asked: list[Cell], standin: Path, out: Path) -> dict[str, Result]:
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     (out / "cells.json").write_text(json.dumps([dataclasses.asdict(cell) for cell in asked]))
     command: list[str | Path] = ["python", "-m", "tests.standin.observe", out / "cells.json"]
     command += ["--folder", standin, "--out", out]

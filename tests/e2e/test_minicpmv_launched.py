@@ -55,7 +55,7 @@ VERBS = {
 
 def start(name: str, words: list[str | Path], standin: Path, cwd: Path, **env: str) -> Finished:
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     env = {"HF_MODULES_CACHE": str(standin / "modules" / name), **env}
     return launch.run(stack, words, limit=300, env=env, gloo=True, waiting=True, cwd=cwd)
 

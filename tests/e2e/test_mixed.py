@@ -126,7 +126,7 @@ def of_scenarios(
     env: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[str | None, float]]:
     """Of each scenario the error, and the largest relative difference to what is right."""
-    launch.warm_up(envs.read_stacks()[stack])
+    envs.make(envs.read_stacks()[stack])
     command: list[str | Path] = ["python", "-m", "tests.e2e.mixed_ranks", *scenarios, "--out", out / how]
     command += ["--patched"] if how == "patched" else []
     command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]
@@ -163,7 +163,7 @@ def train(
     stack: str, engine: str, out: Path, *more: str, env: Mapping[str, str] | None = None
 ) -> launch.Finished:
     known = envs.read_stacks()[stack]
-    launch.warm_up(known)
+    envs.make(known)
     torchrun = ["torchrun", "--nproc_per_node=2", f"--master_port={free_port()}"]
     command: list[str | Path] = ["python"] if engine == "plain" else [*torchrun]
     command += [

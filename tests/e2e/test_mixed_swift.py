@@ -38,7 +38,7 @@ def mixed_rows(model: Path, folder: Path) -> Path:
 
 def train(engine: str, folder: Path, *, patched: bool) -> Training:
     stack = envs.read_stacks()[STACK]
-    launch.warm_up(stack)
+    envs.make(stack)
     model = launch.checkpoint(stack, "qwen2_vl")
     rows = mixed_rows(model, folder)
     words = f"swift sft --tuner_type lora --dataset {rows} {ENGINES[engine]} {IN_ORDER} {SWIFT}".split()

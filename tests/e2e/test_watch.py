@@ -64,7 +64,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
     @functools.cache
     def started(run: Watched, watch: str, bare: bool) -> Finished:
         stack = envs.read_stacks()[run.stack]
-        launch.warm_up(stack)
+        envs.make(stack)
         model = launch.checkpoint(stack, "qwen2_vl")
         command = ["torchrun", "--nproc_per_node", "2", "tests/lab/train_hf.py", "--import-vlmpatch"]
         command += [
@@ -112,7 +112,7 @@ def test_a_watched_run_prints_the_same_losses(run: Watched, start: Start) -> Non
 def watched(name: str, *words: str | Path, bare: bool = False) -> Finished:
     """``words`` under ``vlmpatch run`` on that stack, watched; with every patch off where ``bare``."""
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     port = str(free_port())
     environ = {"VLMPATCH_WATCH": "1", "MASTER_PORT": port, "PET_MASTER_PORT": port, **(BARE if bare else {})}
     environ |= {"NPROC_PER_NODE": "2", "USE_HF": "1"}

@@ -31,7 +31,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     @functools.cache
     def run(stack: str, *scenarios: str, world: int = 2, restarts: int = 0) -> Finished:
         found = envs.read_stacks()[stack]
-        launch.warm_up(found)
+        envs.make(found)
         command = ["torchrun", "--nproc_per_node", str(world), "--max-restarts", str(restarts)]
         command += ["--master-port", str(free_port()), "--monitor-interval", "0.5"]
         env = {"WATCHED_OUT": str(tmp_path_factory.mktemp("saved")), "VLMPATCH_STRICT": "1"}

@@ -170,7 +170,7 @@ def perform(
     name: str, runs: list[Run], out: Path, env: Mapping[str, str] | None = None
 ) -> dict[str, dict[str, Any]]:
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     listed = out / "runs.json"
     unique = {run.id: run for run in runs}
     listed.write_text(json.dumps([dataclasses.asdict(run) for run in unique.values()]))

@@ -93,7 +93,7 @@ def perform(
 ) -> dict[str, Any]:
     """What each case did, one process for all of them."""
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     kinds = {case.split("-")[-1] for case in cases} & {"gemma3", "qwen2_5_vl"}
     models = launch.checkpoints(stack, sorted(kinds))
     named = [word for kind, folder in models.items() for word in ("--model", f"{kind}={folder}")]

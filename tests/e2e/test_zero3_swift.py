@@ -19,7 +19,7 @@ TUNER = {"swift341": "--train_type", "swift460": "--tuner_type"}
 
 def dpo(name: str, folder: Path, *after: str, before: tuple[str, ...] = RUN) -> Training:
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     model = str(launch.checkpoint(stack, "qwen2_vl"))
     words = ["swift", "rlhf", "--rlhf_type", "dpo", TUNER[name], "lora", "--deepspeed", "zero3"]
     words += ["--dataset", "MODEL/data/dpo.jsonl", *SWIFT.split(), "--output_dir", str(folder), *after]

@@ -44,7 +44,7 @@ KINDS = ("bare", "patched")
 
 def perform(name: str, out: Path) -> Path:
     stack = envs.read_stacks()[name]
-    launch.warm_up(stack)
+    envs.make(stack)
     for kind in KINDS:
         (out / kind).mkdir()
         command: list[str | Path] = ["python", "-W", "ignore", "-m", "tests.innocents.warm"]

@@ -33,7 +33,7 @@ def main() -> int:
     stack = envs.read_stacks()[STACK]
     runs = [(engine, patched) for engine in ENGINES for patched in (False, True)]
     say(f"1/{len(runs) + 2}  environment: {', '.join(p for p in stack.packages if '==' in p)}")
-    launch.warm_up(stack)
+    envs.make(stack)
     say(f"2/{len(runs) + 2}  a tiny Qwen2-VL checkpoint, random weights")
     model = launch.checkpoint(stack, "qwen2_vl")
     outcomes = {}

@@ -325,7 +325,7 @@ def holds(about: dict[str, str]) -> bool:
 def perform(stack_name: str, only: list[str], out: Path) -> dict[str, dict[str, str]]:
     """Of each family, by engine and checkpointing, bare and patched; or why it could not be made."""
     stack = envs.read_stacks()[stack_name]
-    launch.warm_up(stack)
+    envs.make(stack)
     made = made_in(stack, only, out / "models")
     models = {kind: out / "models" / kind for kind, why in made.items() if not why}
     wanted = [

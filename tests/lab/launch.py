@@ -21,7 +21,6 @@ from pathlib import Path
 from tests.lab import envs
 from tests.lab.envs import Stack
 from tests.lab.zoo import ZOO
-from vlmpatch_lab import shm
 from vlmpatch_lab.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -33,10 +32,6 @@ DROPPED = (
     *("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"),
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
 )
-WARM_UP = """
-from deepspeed.accelerator import get_accelerator
-get_accelerator().create_op_builder("ShareMemCommBuilder").load(verbose=False)
-"""
 
 
 @dataclass(frozen=True)
@@ -91,7 +86,6 @@ def run(
             timed_out = not _ends_within(process, limit)
         finally:
             left = _end(process, mark)
-            shm.sweep()
         log.seek(0)
         output = log.read().decode(errors="replace")
     seconds = time.monotonic() - started
@@ -106,7 +100,6 @@ def environment(
         "PATH": f"{stack.python.parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "TORCH_EXTENSIONS_DIR": str(stack.folder / "torch_extensions"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # torch 2.6 starts its compilers on import, and they outlive it
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
@@ -118,29 +111,6 @@ def environment(
     if waiting:
         variables["VLMPATCH_LAB_WAITING"] = "1"
     return variables
-
-
-def warm_up(stack: Stack) -> None:
-    """Make the environment and compile DeepSpeed's communication extension, once.
-
-    Compiled here, under a lock and before anything is timed: ranks that compile at the same time
-    wait on each other, and one killed meanwhile leaves a lock file on which every later run waits.
-    """
-    envs.make(stack)
-    extensions = stack.folder / "torch_extensions"
-    done = extensions / "complete"
-    if not any(name.lower().startswith("deepspeed") for name in stack.packages) or done.exists():
-        return
-    with envs.locked(stack.folder / "torch_extensions.lock"):
-        if done.exists():
-            return
-        print(f"[{stack.name}] compiling deepspeed_shm_comm", flush=True)
-        shutil.rmtree(extensions, ignore_errors=True)
-        finished = run(stack, ["python", "-c", WARM_UP], limit=900)  # a minute, on an idle machine
-        if finished.rc != 0:
-            raise RuntimeError(str(finished))
-        done.touch()
-        print(f"[{stack.name}] compiled after {finished.seconds:.0f} s", flush=True)
 
 
 def checkpoint(stack: Stack, kind: str) -> Path:

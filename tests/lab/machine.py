@@ -11,7 +11,6 @@ import shutil
 import sys
 
 NEEDED = {
-    "g++": "DeepSpeed compiles its CPU collectives with it",
     "numactl": "DeepSpeed's launcher asks for it",
 }
 PYTHON = (3, 10)

@@ -24,7 +24,7 @@ MODULES = "HF_MODULES_CACHE"  # where transformers copies remote code
 
 def run(stack: Stack, wanted: Sequence[Script], out: Path) -> dict[Script, Result]:
     """Run ``wanted`` with vlmpatch, each after the same run with checkpointing off, its measure."""
-    launch.warm_up(stack)
+    envs.make(stack)
     folder = made(stack)
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)

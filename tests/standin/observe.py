@@ -342,11 +342,11 @@ def main() -> None:
     import vlmpatch  # noqa: F401
 
     vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["LOOK"] = 1.0
-    import deepspeed  # noqa: F401
     import peft  # noqa: F401
 
-    # Its shared-memory collectives are compiled at first use, for minutes; gloo does without.
-    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
+    from vlmpatch_lab import ranks
+
+    ranks.leave_extension_out()
     for row in json.loads(options.cells.read_text()):
         result = run_cell(Cell.of(row), options.folder.resolve(), options.out.resolve())
         print(json.dumps(result), flush=True)
