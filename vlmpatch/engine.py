@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_pat
 from vlmpatch.hooks import Hooks
 from vlmpatch.journal import Journal
 from vlmpatch.locks import Lock
+from vlmpatch.nodes import facts, watch_nodes
 from vlmpatch.remote_code import watch_remote_code
 from vlmpatch.switches import BY_ENVIRONMENT, UNDONE, Switches
 
@@ -46,10 +48,11 @@ class Engine:
         self._lock = Lock()
         self._outcomes: dict[str, dict[str, Status]] = {id_: {} for id_ in catalog.entries}
         self._switches = Switches()
-        self._remote = f"remote-code-{id(self.hooks)}"  # two copies of vlmpatch each need to be told
+        # Two copies of vlmpatch each need to be told.
+        self._remote, self._nodes = (f"{what}-{id(self.hooks)}" for what in ("remote-code", "nodes"))
         self._handles: dict[str, Patch] = {}
-        # Targets that ran while a patch was off: the import system may not yet say that they have run.
-        self._passed: dict[str, WeakSet[ModuleType]] = {id_: WeakSet() for id_ in catalog.entries}
+        # The targets we were told of: of the latest, the import system may not yet say that it has run.
+        self._told: dict[str, WeakSet[ModuleType]] = {id_: WeakSet() for id_ in catalog.entries}
 
     def arm(self) -> None:
         """Watch every target of every patch that is not switched off."""
@@ -57,7 +60,9 @@ class Engine:
             self._switches.switch_off(self.asked.disable, BY_ENVIRONMENT)
             report.info(f"VLMPATCH_DISABLE switches off {', '.join(sorted(self.asked.disable))}")
         self.hooks.install()
-        watch_remote_code(self.hooks, self.journal, self._remote, self._watch_remote)
+        watch_remote_code(self.hooks, self.journal, self._remote, self._watch)
+        here = functools.partial(facts, self.catalog, self._off)
+        watch_nodes(self.hooks, self.journal, self._nodes, self._watch, here)
         for entry in self.catalog.entries.values():
             for target in entry.targets:
                 self.hooks.watch(target, functools.partial(self.on_target, entry))
@@ -75,8 +80,8 @@ class Engine:
         name, outcomes = module.__name__, self._outcomes
         while True:
             with self._lock:
+                self._told[entry.id].add(module)
                 if self._switches.reason(entry.id):
-                    self._passed[entry.id].add(module)
                     return
                 if failed := self._failed_elsewhere(entry.id, name):
                     outcomes[entry.id][name] = failed
@@ -89,7 +94,7 @@ class Engine:
             with self._lock:
                 if self._handles.get(entry.id) is handle:  # else it was rolled back
                     outcomes[entry.id][name] = status
-                    if self._switches.paused[entry.id]:
+                    if self._switches.paused(entry.id):
                         self._take_off(entry.id)
                 settled = flips == self._switches.flips[entry.id] and outcomes[entry.id].get(name) == status
             if settled:  # else it was off for a moment, and what was to be changed then was not
@@ -167,7 +172,7 @@ class Engine:
         with self._lock:
             self._switches.switch_off(chosen, UNDONE)
             remarks = self._roll_back(*chosen)
-            self._watch_remote()
+            self._watch()
         return remarks
 
     def redo(self, ids: Iterable[str]) -> None:
@@ -181,16 +186,17 @@ class Engine:
     def disabled(self, ids: Iterable[str]) -> Iterator[None]:
         """See ``vlmpatch.disabled``."""
         chosen = self._known(ids) or list(self.catalog.entries)
-        with self._lock:
-            self._switches.pause(chosen)
-            for id_ in reversed(chosen):
-                self._take_off(id_)
-            self._watch_remote()
+        block = object()
         try:
+            with self._lock:
+                self._switches.pause(block, chosen)
+                for id_ in reversed(chosen):
+                    self._take_off(id_)
+                self._watch()
             yield
         finally:
             with self._lock:
-                self._switches.unpause(chosen)
+                self._switches.unpause(block)
             self._come_back(chosen)
 
     def _take_off(self, id_: str) -> None:
@@ -208,21 +214,25 @@ class Engine:
                 self.journal.resume(id_)
                 seen = self._outcomes[id_]  # a failure is tried again
                 self._outcomes[id_] = {n: each for n, each in seen.items() if each.state is not State.FAILED}
-            passed = {id_: self._passed.pop(id_) for id_ in back}
-            self._passed.update((id_, WeakSet()) for id_ in back)
-            self._watch_remote()
+            told = {id_: list(self._told[id_]) for id_ in back}
+            self._watch()
         for id_ in back:
             entry = self.catalog.entries[id_]
             # In those that were there before there may be something new.
             present = [module for target in entry.targets for module in self.hooks.present(target)]
-            for module in dict.fromkeys([*present, *passed[id_]]):
+            latest = [module for module in told[id_] if sys.modules.get(module.__name__) is module]
+            for module in dict.fromkeys([*present, *latest]):
                 self.on_target(entry, module)
 
-    def _watch_remote(self) -> None:
-        if all(map(self._switches.reason, self.catalog.entries)):
-            self.journal.suspend(self._remote)
-        else:
-            self.journal.resume(self._remote)
+    def _watch(self) -> None:
+        switch = (
+            self.journal.suspend if len(self._off()) == len(self.catalog.entries) else self.journal.resume
+        )
+        for own in (self._remote, self._nodes):
+            switch(own)
+
+    def _off(self) -> list[str]:
+        return [id_ for id_ in self.catalog.entries if self._switches.reason(id_)]
 
     def _roll_back(self, *ids: str) -> list[str]:
         for id_ in ids:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 
 BY_ENVIRONMENT = "VLMPATCH_DISABLE names it"
 UNDONE = "undone by vlmpatch.undo()"
@@ -15,12 +15,12 @@ class Switches:
 
     def __init__(self) -> None:
         self.off: dict[str, str] = {}  # until redo()
-        self.paused: Counter[str] = Counter()  # how many disabled() blocks each patch is in
+        self._blocks: dict[Hashable, Collection[str]] = {}  # of disabled(): which patches each keeps off
         self.flips: Counter[str] = Counter()  # how often each was switched off
 
     def reason(self, id_: str) -> str | None:
         """Why ``id_`` is off, or None."""
-        return self.off.get(id_) or (PAUSED if self.paused[id_] else None)
+        return self.off.get(id_) or (PAUSED if self.paused(id_) else None)
 
     def switch_off(self, ids: Collection[str], reason: str) -> None:
         """Off until ``redo``; whoever was off before keeps his reason."""
@@ -33,11 +33,15 @@ class Switches:
             if self.off.get(id_) == UNDONE:
                 del self.off[id_]
 
-    def pause(self, ids: Collection[str]) -> None:
-        """One more block begins."""
-        self.paused.update(ids)
+    def paused(self, id_: str) -> bool:
+        """Whether ``id_`` is in a block now."""
+        return any(id_ in ids for ids in self._blocks.values())
+
+    def pause(self, block: Hashable, ids: Collection[str]) -> None:
+        """A block begins."""
+        self._blocks[block] = ids
         self.flips.update(ids)
 
-    def unpause(self, ids: Collection[str]) -> None:
-        """A block ends."""
-        self.paused.subtract(ids)
+    def unpause(self, block: Hashable) -> None:
+        """A block ends, if it has begun."""
+        self._blocks.pop(block, None)

@@ -13,7 +13,8 @@ Since transformers 4.52.0.
 
 The change: where adapter weights are put into a model, keys for which it has no module are renamed as the
 model renames those of its own checkpoint, if it has a module for the new name. An adapter of which no weight
-finds a module is refused with the names; where some do not, one warning names them.
+finds a module is refused with the names, where PEFT or transformers loads it; somebody who puts weights in
+himself has the answer in his hands. Else, and where some do not, one warning names them.
 
 Upstream: https://github.com/huggingface/transformers/pull/38627
 """
@@ -56,7 +57,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
             old, key = moved[0]
             patch.warn("renamed", f"{len(moved)} adapter weights have old names: {old} is now {key}.")
         result = original(model, new, *args, **kwargs)
-        check(patch, new, [key for key in getattr(result, "unexpected_keys", ()) if ".lora_" in key])
+        lost = [key for key in getattr(result, "unexpected_keys", ()) if ".lora_" in key]
+        check(patch, new, lost, refuse=_caller() in ("peft", "transformers"))
         return result
 
     before = getattr(module, PUT)
@@ -79,12 +81,20 @@ def renamed(model: Any, state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def check(patch: Patch, state: dict[str, Any], lost: list[str]) -> None:
-    """Say which adapter weights are in no module; that all of them are is an error."""
+def _caller() -> str:
+    """The package whose function was wrapped and called us."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vlmpatch."):
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__")).partition(".")[0] if frame is not None else ""
+
+
+def check(patch: Patch, state: dict[str, Any], lost: list[str], *, refuse: bool) -> None:
+    """Say which adapter weights are in no module; ``refuse``: if all are, that is an error."""
     if not lost:
         return
     names = ", ".join(lost[:SHOWN]) + (", ..." if len(lost) > SHOWN else "")
-    if len(lost) == sum(".lora_" in key for key in state):
+    if refuse and len(lost) == sum(".lora_" in key for key in state):
         raise RuntimeError(
             f"vlmpatch [{patch.id}]: nothing of this adapter was loaded, no module is called {names}. "
             "It is an adapter of another model, or of a transformers that named its parts otherwise."

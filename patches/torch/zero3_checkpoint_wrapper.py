@@ -8,7 +8,8 @@ wrapper is left without hooks of its own and counts on a module that has not run
 
 Since DeepSpeed 0.16.5, until 0.19.3, which looks in the module's own ``__dict__``.
 
-The change: torch's wrapper no longer hands on the four names of that state.
+The change: torch's wrapper no longer hands on the four names of that state where the layer inside has it from
+DeepSpeed.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/pull/8144
 """
@@ -34,8 +35,14 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Keep DeepSpeed's names out of the delegation."""
 
     def own(original: Callable[[Any, str], Any], self: Any, name: str) -> Any:
-        if name in STATE:
+        found = original(self, name)
+        if name in STATE and (type(found) is int or _by_deepspeed(found)):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return original(self, name)
+        return found
 
     patch.wrap(module.ActivationWrapper, "__getattr__", own)
+
+
+def _by_deepspeed(value: Any) -> bool:
+    """Whether it is one of DeepSpeed's classes: a layer of the user's own may have the names."""
+    return str(getattr(value, "__module__", "")).startswith("deepspeed.")

@@ -13,7 +13,8 @@ cache in its own checkpointing only.
 In every transformers looked at, 4.45 to 5.23.
 
 The change: while a backward runs, what is handed to a ``DynamicCache`` is the recomputation of what it holds.
-It is not kept again: the layer gets what it got in the forward.
+It is not kept again: the layer gets what it got in the forward. A cache that is filled for the first time in
+that backward (a text in chunks, the whole of it checkpointed) grows as it did.
 
 Upstream: https://github.com/pytorch/pytorch/issues/155171, https://github.com/oumi-ai/oumi/issues/1376,
 https://github.com/huggingface/transformers/issues/36040
@@ -24,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
@@ -41,14 +43,17 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     in_backward = torch._C._current_graph_task_id
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
+    made_here: WeakSet[Any] = WeakSet()  # caches that a backward has filled from the beginning
 
     def update(
         original: Callable[..., Any], self: Any, keys: Any, values: Any, layer: int, *args: Any, **kwargs: Any
     ) -> Any:
-        if not compiling() and in_backward() != -1 and torch.is_grad_enabled():
+        if not compiling() and in_backward() != -1 and torch.is_grad_enabled() and self not in made_here:
             again = _as_in_forward(self, keys, values, layer)
             if again is not None:
                 return again
+            if not _grown(self):
+                made_here.add(self)
         return original(self, keys, values, layer, *args, **kwargs)
 
     patch.wrap(module.DynamicCache, "update", update)
@@ -68,7 +73,18 @@ def _as_in_forward(cache: Any, keys: Any, values: Any, layer: int) -> tuple[Any,
     return torch.cat([before[0], keys], dim=-2), torch.cat([before[1], values], dim=-2)
 
 
+def _grown(cache: Any) -> bool:
+    """Whether ``cache`` holds anything."""
+    return any(cache.get_seq_length(layer) for layer in range(_layers(cache)))
+
+
+def _layers(cache: Any) -> int:
+    return len(cache.layers if hasattr(cache, "layers") else cache.key_cache)
+
+
 def _held(cache: Any, layer: int) -> tuple[Any, Any] | None:
+    if layer >= _layers(cache):
+        return None
     if hasattr(cache, "layers"):
         holder = cache.layers[layer]
         return (holder.keys, holder.values) if hasattr(holder, "keys") else None

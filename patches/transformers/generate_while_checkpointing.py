@@ -57,7 +57,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 kwargs["use_cache"] = True
             return original(self, *args, **kwargs)
 
+    with_gradients = getattr(module.GenerationMixin.generate, "__wrapped__", None)
     patch.wrap(module.GenerationMixin, "generate", generate)
+    if with_gradients is not None:
+        # Who calls ``generate.__wrapped__`` is after gradients, and wants what lies under no_grad().
+        patch.replace(module.GenerationMixin.generate, "__wrapped__", with_gradients)
 
 
 def _decided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

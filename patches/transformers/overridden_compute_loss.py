@@ -38,17 +38,20 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Look at the class of every trainer that is built."""
 
+    def without_count(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        if COUNT in kwargs:  # a loop of the user's own hands over nothing, and hears nothing
+            del kwargs[COUNT]
+            name = type(self).__qualname__
+            patch.warn(name, f"{name}.compute_loss should take num_items_in_batch=None, or **kwargs.")
+        return original(self, *args, **kwargs)
+
     def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         cls: Any = type(self)
         if cls.training_step is module.Trainer.training_step and not takes_count(cls.compute_loss):
             owner = next(base for base in cls.__mro__ if "compute_loss" in vars(base))
             if not hasattr(vars(owner)["compute_loss"], "__vlmpatch__"):
-                patch.wrap(owner, "compute_loss", _without_count)
-                patch.warn(
-                    cls.__qualname__,
-                    f"{owner.__qualname__}.compute_loss should take num_items_in_batch=None, or **kwargs.",
-                )
+                patch.wrap(owner, "compute_loss", without_count)
             patch.replace(self, ACCEPTS, False)
 
     patch.wrap(module.Trainer, "__init__", construct)
@@ -63,8 +66,3 @@ def takes_count(method: Any) -> bool:
     return COUNT in parameters or any(
         parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()
     )
-
-
-def _without_count(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
-    kwargs.pop(COUNT, None)
-    return original(self, *args, **kwargs)

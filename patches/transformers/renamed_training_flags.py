@@ -6,7 +6,8 @@ and ``logging_dir`` the variable TENSORBOARD_LOGGING_DIR, since 5.0, and both ar
 
 Since transformers 4.51.0.
 
-The change: for a parser whose arguments are the script's, the old flags are read as the new ones.
+The change: for a parser whose arguments are the script's, the old flags are read as the new ones. A program
+that looks itself after the words its parser does not know is left alone.
 
 Upstream: https://github.com/huggingface/transformers/pull/41326
 """
@@ -24,6 +25,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 # What makes arguments those of the script; the first version had no others.
 _OWN = ({"tune_vision", "tune_llm"}, {"lazy_preprocess", "eval_data_path"})
 _NEW_NAMES = {"evaluation_strategy": "eval_strategy", "warmup_ratio": "warmup_steps"}
+_LEFT_OVER = "return_remaining_strings"
 _DIRECTORY = "logging_dir"
 _VARIABLE = "TENSORBOARD_LOGGING_DIR"
 
@@ -41,7 +43,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def renamed(original: Any, self: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
         known = {field.name for part in self.dataclass_types for field in dataclasses.fields(part)}
-        if any(own <= known for own in _OWN):
+        if any(own <= known for own in _OWN) and not (rest[:1] == (True,) or kwargs.get(_LEFT_OVER)):
             words = sys.argv[1:] if args is None else list(args)
             args = _translate(patch, words, known)
         return original(self, args, *rest, **kwargs)

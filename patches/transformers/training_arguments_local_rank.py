@@ -17,7 +17,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-_OWN = ("tune_vision", "tune_llm", "local_rank")
+_OWN = ("tune_vision", "tune_llm", "llm_type", "local_rank")
 
 
 def look(code: Code) -> str | None:

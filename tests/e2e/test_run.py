@@ -42,3 +42,29 @@ def test_workers(launcher: str, with_run: bool, tmp_path: Path) -> None:
     assert done.rc == 0, str(done)
     said = sorted(line for line in done.output.splitlines() if line.startswith("rank "))
     assert said == [f"rank 0 {with_run}", f"rank 1 {with_run}"]
+
+
+KILLED_ONCE = """
+import os, signal, sys
+attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], os.environ["RANK"]
+sys.stdout.write(f"attempt {attempt} rank {rank} {'vlmpatch' in sys.modules}\\n")
+sys.stdout.flush()
+if (attempt, rank) == ("0", "1"):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.slow
+def test_workers_of_a_restart(tmp_path: Path) -> None:
+    stack = envs.read_stacks()["tf457-ds0182"]
+    envs.make(stack)
+    script = tmp_path / "worker.py"
+    script.write_text(KILLED_ONCE)
+    words = ["torchrun", "--nproc_per_node", "2", "--master_port", str(free_port()), "--max-restarts", "1"]
+    done = launch.run(stack, ["python", "-m", "vlmpatch", "run", *words, script], limit=120)
+    assert done.rc == 0, str(done)
+    said = sorted(line for line in done.output.splitlines() if line.startswith("attempt "))
+    assert said[-2:] == ["attempt 1 rank 0 True", "attempt 1 rank 1 True"]
+    assert all(line.endswith(" True") for line in said)
+    assert not done.left
+    assert [path.name for path in tmp_path.iterdir()] == ["worker.py"]

@@ -1,13 +1,15 @@
 """Programs of other kinds: output, exit code and warnings are the same with vlmpatch as without.
 
 A patch whose target is a name anybody may use (``trainer``, ``dataset``, a class, a flag) proves itself
-here. A program is one text of ``programs/``: what it is, then its files.
+here. A program is one text of ``programs/``: what it is, then its files. Those of ``neighbours/`` and
+``swift/`` need what only some stacks have.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,20 @@ import pytest
 
 from tests.lab import envs, launch
 
-PROGRAMS = {path.stem: path for path in sorted(Path(__file__).with_name("programs").glob("*.txt"))}
+
+def texts(folder: str) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(__file__).with_name(folder).glob("*.txt"))}
+
+
+PROGRAMS = texts("programs")
 NEWEST = "tf523-ds0198"
 OTHERS = ("tf445-ds0154", "tf457-ds0182")
 WARM = ("torch", "transformers", "transformers.trainer")
+# Of a stack, beside the programs that run anywhere: its own, and what is imported before they begin.
+OWN = {
+    "neighbours": (texts("neighbours"), ("torch", "transformers")),
+    "swift341": (texts("swift"), (*WARM, "swift.llm", "swift.trainers")),
+}
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 
 
@@ -31,32 +43,43 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
     def of_stack(stack: str) -> Path:
         return perform(stack, tmp_path_factory.mktemp(stack))
 
-    def read(stack: str, program: str) -> tuple[dict[str, Any], dict[str, Any]]:
-        folder = of_stack(stack)
-        bare, patched = (json.loads((folder / kind / f"{program}.json").read_text()) for kind in KINDS)
-        return bare, patched
-
-    return read
+    return lambda stack, program: both(of_stack(stack), program)
 
 
 KINDS = ("bare", "patched")
+SAME = ("code", "stdout", "stderr")
+WHEN = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]")  # DeepSpeed says when it was imported
 
 
 def perform(name: str, out: Path) -> Path:
     stack = envs.read_stacks()[name]
+    programs, warm = OWN.get(name, (PROGRAMS, WARM))
     envs.make(stack)
     for kind in KINDS:
         (out / kind).mkdir()
         command: list[str | Path] = ["python", "-W", "ignore", "-m", "tests.innocents.warm"]
         command += ["--patched"] if kind == "patched" else []
-        command += ["--out", out / kind, "--import", *WARM, "--", *PROGRAMS.values()]
-        finished = launch.run(stack, command, limit=60 + 4 * len(PROGRAMS))
+        command += ["--out", out / kind, "--import", *warm, "--", *programs.values()]
+        finished = launch.run(stack, command, limit=60 + 6 * len(programs))
         assert finished.rc == 0, str(finished)
     return out
 
 
+def both(folder: Path, program: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    bare, patched = (
+        json.loads(WHEN.sub("[when]", (folder / kind / f"{program}.json").read_text())) for kind in KINDS
+    )
+    return bare, patched
+
+
+def different(folder: Path, program: str) -> str:
+    """What of ``program`` was not the same, in words."""
+    bare, patched = both(folder, program)
+    return ", ".join(what for what in SAME if patched[what] != bare[what])
+
+
 def check_same(bare: dict[str, Any], patched: dict[str, Any]) -> None:
-    for what in ("code", "stdout", "stderr"):
+    for what in SAME:
         assert patched[what] == bare[what], patched["stderr"]
 
 
@@ -72,11 +95,23 @@ def test_nothing_is_different_on_older_stacks(stack: str, program: str, ends: En
     check_same(*ends(stack, program))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("stack", "program"), [(stack, each) for stack in OWN for each in OWN[stack][0]])
+def test_nothing_is_different_beside_neighbours(stack: str, program: str, ends: Ends) -> None:
+    bare, patched = ends(stack, program)
+    check_same(bare, patched)
+    check_works(OWN[stack][0][program], bare)
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_the_program_itself_works(program: str, ends: Ends) -> None:
     """What fails by itself would say nothing about vlmpatch."""
     bare, _ = ends(NEWEST, program)
-    text = PROGRAMS[program].read_text().splitlines()
+    check_works(PROGRAMS[program], bare)
+
+
+def check_works(program: Path, bare: dict[str, Any]) -> None:
+    text = program.read_text().splitlines()
     expected = next((int(line.split()[-1]) for line in text[:3] if line.startswith("It ends with")), 0)
     assert bare["code"] == expected, bare["stderr"]
     assert bare["stdout"], bare

@@ -68,7 +68,7 @@ class Row:
 
 
 # The first that a stack pins is what it is for.
-FRAMEWORKS = ("axolotl", "llamafactory", "ms-swift", "trl", "timm")
+FRAMEWORKS = ("pytorch-lightning", "axolotl", "llamafactory", "ms-swift", "trl", "timm")
 
 
 def read(path: Path = ROWS) -> dict[str, Row]:

@@ -62,6 +62,19 @@ def in_the_middle(first: Work, second: Work, at: int, patience: float = 0.003) -
         raise raised[0]
 
 
+def interrupted(work: Work, at: int, kind: type[BaseException]) -> None:
+    """``kind`` is raised before line number ``at`` of ``work``; what comes of it is for the caller to see."""
+
+    def fault() -> None:
+        raise kind("injected")
+
+    try:
+        _run(work, at, fault)
+    except kind as raised:
+        if "injected" not in str(raised):
+            raise
+
+
 def _run(work: Work, at: int, meanwhile: Work) -> int:
     count = 0
 

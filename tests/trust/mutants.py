@@ -20,10 +20,18 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
-    "journal": "test_journal test_engine test_remote_code",
+    "journal": "test_journal test_engine",
     "layers": "test_journal test_engine",
+    "deeds": "test_journal test_engine",
+    "stacks": "test_journal test_engine",
     "places": "test_journal test_engine",
     "locks": "test_engine test_hooks",
+    "api": "test_engine test_interleaved",
+    "engine": "test_engine test_interleaved",
+    "switches": "test_engine",
+    "hooks": "test_hooks test_engine",
+    "remote_code": "test_engine",
+    "nodes": "test_nodes",
     "gate": "test_gate test_engine test_catalog",
 }
 LIMIT = 300.0

@@ -112,3 +112,10 @@ def test_every_order(world: World, part: int) -> None:
     report = job(world, part=[part, PARTS], faults=4000, rounds=1000, threads=20)
     assert not report["found"], "\n".join(report["found"])
     assert report["orders"] == 2 * len(ALL[part::PARTS])
+
+
+@pytest.mark.slow
+def test_ten_thousand_rounds(world: World) -> None:
+    report = job(world, orders=1, faults=1, rounds=10_000, threads=1)
+    assert not report["found"], "\n".join(report["found"])
+    assert report["rounds"] == 10_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATCH, World
-from tests.trust.interleaved import LONG, Work, in_the_middle, spread, steps
+from tests.trust.interleaved import LONG, Work, in_the_middle, interrupted, spread, steps
 from vlmpatch.catalog import State
 from vlmpatch.engine import Engine
 
@@ -37,6 +37,7 @@ class Stage:
         self.module: Any = importlib.import_module("staged")
         self.plain = vars(self.module)["greet"].__wrapped__
         self.first_is_over = threading.Event()
+        self.inside: list[Any] = []
 
     def undo(self) -> None:
         self.engine.undo([self.id])
@@ -66,6 +67,11 @@ class Stage:
         with self.engine.disabled([self.id]):
             pass
 
+    def goes_in(self) -> None:
+        block = self.engine.disabled([self.id])
+        block.__enter__()
+        self.inside.append(block)
+
     def disabled_meanwhile(self) -> None:
         with self.engine.disabled([self.id]):
             assert self._says() == "hello you"
@@ -85,6 +91,12 @@ class Stage:
         ]
         if state is State.APPLIED:
             assert self.engine._handles[self.id].active
+        self.all_comes_back()
+
+    def all_comes_back(self) -> None:
+        """Whatever has happened: after an undo nothing is left, after a redo it acts."""
+        while self.inside:
+            self.inside.pop().__exit__(None, None, None)
         self.undo()
         assert self.module.greet is self.plain
         self.module.failing.clear()
@@ -129,6 +141,28 @@ def everywhere(stage: Stage, first: str, second: str, count: int) -> None:
 @pytest.mark.parametrize("first", ["redo", "fails", "import_anew"])
 def test_one_in_the_middle_of_the_other(stage: Stage, first: str, second: str) -> None:
     everywhere(stage, first, second, FEW)
+
+
+INTERRUPTED = ("redo", "undo", "told_again", "goes_in")
+KINDS = (RuntimeError, KeyboardInterrupt, SystemExit)
+
+
+def at_every_fault(stage: Stage, first: str, kind: type[BaseException], count: int) -> None:
+    work: Callable[[], object] = getattr(stage, first)
+    number = steps(work)
+    for at in spread(count, number):
+        (stage.undo if first == "redo" else stage.redo)()
+        interrupted(work, at, kind)
+        try:
+            stage.all_comes_back()
+        except AssertionError as error:
+            raise AssertionError(f"{kind.__name__} at line {at} of {number} of {first}: {error}") from error
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("first", INTERRUPTED)
+def test_a_fault_in_the_middle(stage: Stage, first: str, kind: type[BaseException]) -> None:
+    at_every_fault(stage, first, kind, 2 * FEW)
 
 
 def writes(stage: Stage, kind: str) -> Work:
