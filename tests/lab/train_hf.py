@@ -49,7 +49,23 @@ class PastDdp(Trainer):  # type: ignore[misc]
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
 
-TRAINERS = {"": Trainer, "two-forwards": TwoForwards, "past-ddp": PastDdp}
+class OwnEmbeddings(Trainer):  # type: ignore[misc]
+    """Hands the model embeddings that it has computed itself, text alone."""
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        embeddings = self.model.get_input_embeddings()(inputs["input_ids"]) * 1.0
+        outputs = model(
+            inputs_embeds=embeddings, attention_mask=inputs["attention_mask"], labels=inputs["labels"]
+        )
+        return (outputs.loss, outputs) if return_outputs else outputs.loss
+
+
+TRAINERS = {
+    "": Trainer,
+    "two-forwards": TwoForwards,
+    "past-ddp": PastDdp,
+    "own-embeddings": OwnEmbeddings,
+}
 
 
 def encode(processor: Any, folder: Path, row: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -70,6 +86,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["ddp", "zero2", "zero3"], default="ddp")
     parser.add_argument("--forwards", type=int, choices=[1, 2], default=1)
     parser.add_argument("--past-ddp", action="store_true")
+    parser.add_argument("--own-embeddings", action="store_true")
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--output_dir", default="/tmp/vlmpatch-train-hf")
     parser.add_argument("--import-vlmpatch", action="store_true")
@@ -103,7 +120,12 @@ def main() -> None:
     processor = AutoProcessor.from_pretrained(asked.model)
     lines = (asked.model / "data" / "sft.jsonl").read_text().splitlines()
     rows = [encode(processor, asked.model, json.loads(line)) for line in lines[:8]]
-    trainer_class = TRAINERS["past-ddp" if asked.past_ddp else "two-forwards" if asked.forwards == 2 else ""]
+    ways = {
+        "past-ddp": asked.past_ddp,
+        "two-forwards": asked.forwards == 2,
+        "own-embeddings": asked.own_embeddings,
+    }
+    trainer_class = TRAINERS[next((way for way, wanted in ways.items() if wanted), "")]
     trainer = trainer_class(
         model=model, args=arguments, train_dataset=rows, data_collator=lambda rows: rows[0]
     )

@@ -183,7 +183,8 @@ class Comparison:
         """What sees the model called."""
         model = self.watcher.model
         self._handles = [
-            model.register_forward_pre_hook(self._before, with_kwargs=True),
+            # First of all: hooks of others change the arguments (ms-swift runs the vision tower in one).
+            model.register_forward_pre_hook(self._before, with_kwargs=True, prepend=True),
             model.register_forward_hook(self._after),
         ]
         return self._handles
@@ -218,6 +219,10 @@ class Comparison:
         if reason := self._no_room():
             self._give_up(reason)
             return
+        if any(_in_a_graph(value) for value in (*args, *kwargs.values())):
+            # Its backward would free what the training's own needs.
+            self._give_up("what the model is given was computed with a graph")
+            return
         try:
             self.busy = True
             with _without_checkpointing(module), _same_random_numbers(module):
@@ -234,8 +239,7 @@ class Comparison:
     def _run(self, module: Any, args: Any, kwargs: Any) -> None:
         import torch
 
-        # Not as a whole: hooks of others have changed these arguments already (ms-swift encodes in one).
-        loss = _loss(module.forward(*args, **kwargs))
+        loss = _loss(module(*args, **kwargs))
         if loss is None:
             self._give_up("the model returns no loss")
             return
@@ -344,6 +348,15 @@ def _loss(output: Any) -> Any:
     if isinstance(output, Mapping):
         return output.get("loss")
     return getattr(output, "loss", None)
+
+
+def _in_a_graph(value: Any) -> bool:
+    """Whether a backward from ``value`` goes on beyond it."""
+    if isinstance(value, Mapping):
+        return any(map(_in_a_graph, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_in_a_graph, value))
+    return getattr(value, "grad_fn", None) is not None
 
 
 def _checkpointing(model: Any) -> list[Any]:
