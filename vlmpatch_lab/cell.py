@@ -191,6 +191,8 @@ def main() -> None:
         ranks.frameworks = importlib.import_module(asked.trainers)
         for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
             ranks.frameworks.preload(trainer)
+    if any(cell.engine.startswith("zero") for cell in read_cells(asked.cells)):
+        ranks.preload_engine()
     print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     for cell in read_cells(asked.cells):
         started = time.monotonic()

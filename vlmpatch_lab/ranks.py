@@ -561,6 +561,13 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
 }
 
 
+def preload_engine() -> None:
+    """What DeepSpeed imports as it makes an engine, torch's compiler with it: once, before the fork."""
+    for name in ("deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.module_inject.auto_ep_layer"):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def leave_extension_out() -> None:
     """DeepSpeed compiles collectives over shared memory for CPU inference; nothing here needs them."""
     if deepspeed is not None:

@@ -325,6 +325,7 @@ def environment(environ: Mapping[str, str], folder: Path, device: str) -> dict[s
         "PYTHONDONTWRITEBYTECODE": "1",
         "OMP_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # torch 2.6 starts its compilers on import, and they outlive it
         "HF_HUB_OFFLINE": "1",
         # Asking the driver whether there is a GPU must not start CUDA before the ranks are forked.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
