@@ -5,7 +5,7 @@ What the user sees: a hang on NCCL, ``collective mismatch`` on gloo, with images
 Why: MiniCPM-V runs its vision tower once per group of ``vision_batch_size`` slices. A rank with more slices
 calls it more often, and each call gathers; the same where one rank evaluates a sample without an image.
 
-In MiniCPM-V 2.6's remote code, every revision that has ``vision_batch_size``.
+In MiniCPM-V 2.6's and MiniCPM-o 2.6's remote code, every revision that has ``vision_batch_size``.
 
 The change, only where ZeRO-3 or FSDP gathers the tower: the ranks agree on the largest number of calls, one
 all-reduce of one integer a forward, and those that have fewer run the tower on a blank image for the rest,
@@ -24,19 +24,20 @@ from vlmpatch.api import Code, Patch
 
 from ..transformers._blank_image import add_nothing
 from ..transformers._every_rank import largest, ranks, waiting_groups
-from ._minicpmv import NOT_THE_MODEL, has_model
+from ._minicpmv import NOT_THE_MODEL, model_class, model_name
 
 _PATCHES = 2  # a side of the blank image
 
 
 def look(code: Code) -> str | None:
     """The class must call its tower in groups of ``vision_batch_size`` slices, then the resampler."""
-    if not has_model(code):
+    name = model_name(code)
+    if name is None:
         return NOT_THE_MODEL
-    if code.function("MiniCPMV.get_vllm_embedding") is None:
-        return "MiniCPMV has no get_vllm_embedding"
+    if code.function(f"{name}.get_vllm_embedding") is None:
+        return f"{name} has no get_vllm_embedding"
     if not all(part in code.source for part in ("vision_batch_size", "self.vpm(", "self.resampler(")):
-        return "MiniCPMV calls its tower once, however many slices there are"
+        return f"{name} calls its tower once, however many slices there are"
     return None
 
 
@@ -63,7 +64,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         finally:
             handle.remove()
 
-    patch.wrap(module.MiniCPMV, "get_vllm_embedding", as_often)
+    patch.wrap(model_class(module), "get_vllm_embedding", as_often)
 
 
 def _calls(model: Any, data: Any) -> tuple[int, int]:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.lab import cells, envs, launch
 from tests.lab.cells import Result
+from tests.standin.make import make_omni
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.ports import free_port
 
@@ -109,8 +110,11 @@ def test_videos_evaluation_and_generation(stack: str, tmp_path: Path) -> None:
         assert patched[scenario][1] <= allowed, f"{scenario}: {patched[scenario][1]}"
 
 
-def test_numbers_of_slices(standin: Path, tmp_path: Path) -> None:
-    made = {"minicpmv": standin / "model"}
+@pytest.mark.parametrize("omni", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["V", "o"])
+def test_numbers_of_slices(omni: bool, standin: Path, tmp_path: Path) -> None:
+    """Of MiniCPM-V, and of MiniCPM-o, whose vision is the same."""
+    folder = make_omni(standin, tmp_path / "omni") if omni else standin
+    made = {"minicpmv": folder / "model"}
     bare, patched = (of_scenarios(TF457, made, ["slices:minicpmv"], tmp_path, h) for h in ("bare", "patched"))
     assert bare["slices:minicpmv"][0] is not None, "holds without us"
     assert patched["slices:minicpmv"][0] is None, patched
