@@ -98,6 +98,24 @@ TOP = {
     "image_seq_length": 4,
     "mm_tokens_per_image": 4,
 }
+# What a family wants besides, of its language model, its tower or at the top.
+GLM_ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
+MORE: dict[str, dict[str, dict[str, Any]]] = {
+    "aria": {"top": {"projector_patch_to_query_dict": {16: 4}}},
+    "glm46v": {"text": GLM_ROPE},
+    "glmga": {"text": GLM_ROPE},
+    "glm_ocr": {"text": GLM_ROPE},
+    "llama4": {
+        "vision": {
+            "intermediate_size": 128,
+            "projector_input_dim": 64,
+            "projector_output_dim": 64,
+            "vision_output_dim": 64,
+        }
+    },
+    "vipllava": {"top": {"vision_feature_layers": [-1, -2]}},
+}
+SAME = {"qwen2_5_omni_thinker": "qwen2_5_omni"}  # by another name in the zoo
 IMAGE_TOKENS = ("image_token_id", "image_token_index", "image_soft_token_id")
 MROPE = {"mrope_section": [2, 3, 3]}
 
@@ -106,16 +124,17 @@ def small(model_type: str) -> Any:
     """The configuration of a family, with every part of it made small."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    kind = CONFIG_MAPPING[model_type]
+    kind, more = CONFIG_MAPPING[model_type], MORE.get(model_type, {})
     default = kind()
     parts = {}
     for name, value in vars(default).items():
         if name.endswith("_config") and hasattr(value, "to_dict"):
             sizes = LANGUAGE if "text" in name or "llm" in name else BRIDGE if "qformer" in name else TOWER
-            parts[name] = shrunk(value, sizes).to_dict()
+            parts[name] = shrunk(value, sizes).to_dict() | more.get(name.removesuffix("_config"), {})
     if not parts:
         return shrunk(default, LANGUAGE)
-    return kind(**known(default, TOP | dict.fromkeys(IMAGE_TOKENS, IMAGE)), **parts)
+    top = TOP | dict.fromkeys(IMAGE_TOKENS, IMAGE)
+    return kind(**known(default, top), **more.get("top", {}), **parts)
 
 
 def shrunk(config: Any, sizes: dict[str, Any]) -> Any:
@@ -201,7 +220,10 @@ def tokens_of(model: Any, images: dict[str, Any]) -> int:
     for name, value in (("vision_feature_layer", -1), ("vision_feature_select_strategy", "default")):
         if name in names:
             given[name] = getattr(model.config, name, value)
-    found = function(**given)
+    try:
+        found = function(**given)
+    except TypeError:  # its signature says more than it takes
+        found = function(**{name: value for name, value in given.items() if name in images})
     found = getattr(found, "pooler_output", found)
     parts = [found] if isinstance(found, torch.Tensor) else [part for part in found if part is not None]
     while not isinstance(parts[0], torch.Tensor):
@@ -246,6 +268,9 @@ def candidates(model: Any) -> Iterator[Callable[[], dict[str, Any]]]:
     def twice() -> dict[str, Any]:
         return {**plain(), "high_res_pixel_values": torch.randn(1, 3, size, size)}
 
+    def packed() -> dict[str, Any]:
+        return {"pixel_values": torch.randn(1, 3, patch, patch * 64), "target_sizes": torch.tensor([[8, 8]])}
+
     def shaped() -> dict[str, Any]:
         mask = torch.ones(1, 16, dtype=torch.long)
         flat = torch.randn(1, 16, 3 * patch * patch)
@@ -260,6 +285,8 @@ def candidates(model: Any) -> Iterator[Callable[[], dict[str, Any]]]:
 
     if "image_grid_thw" in asked:
         yield from (patches(2), patches(1))
+    if "target_sizes" in asked:
+        yield packed
     if "spatial_shapes" in asked:
         yield shaped
     elif "pixel_attention_mask" in asked:
@@ -290,8 +317,8 @@ def make_all(out: Path, only: list[str]) -> None:
             continue
         folder = out / kind
         try:
-            if kind in known_here:
-                known_here[kind](folder)
+            if (made_by := known_here.get(SAME.get(kind, kind))) is not None:
+                made_by(folder)
             else:
                 make(model_type, class_name, folder)
             add_vocabulary(folder / "config.json")
@@ -409,10 +436,13 @@ def main() -> None:
     if asked.make:
         make_all(asked.make, only)
         return
-    found = json.loads(STORE.read_text()) if STORE.exists() else {}
+    ran = {}
     if asked.stack:
         out = asked.out or Path(tempfile.mkdtemp(prefix="families-"))
-        found.setdefault(asked.stack, {}).update(perform(asked.stack, only, out))
+        ran = {asked.stack: perform(asked.stack, only, out)}
+    found = json.loads(STORE.read_text()) if STORE.exists() else {}
+    if ran:
+        found[asked.stack] = found.get(asked.stack, {}) | ran[asked.stack]
         STORE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     write_pages(found)
 

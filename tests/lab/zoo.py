@@ -189,6 +189,7 @@ def qwen2_5_omni(folder: Path) -> int:
     )
     for name in ("image", "video", "audio"):  # 4.57 reads both names
         setattr(config, f"{name}_token_id", getattr(config, f"{name}_token_index", IMAGE))
+    config.vision_start_token_id = IMAGE + 2  # 5.23 reads it and has no place for it
 
     def images() -> dict[str, Any]:
         return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
