@@ -463,12 +463,40 @@ def test_a_target_that_does_not_bind_is_a_conflict(world: World, warnings: list[
     assert "partial" in engine.status()[id_].reason
 
 
+def test_what_is_wrong_with_the_environment_is_said_at_the_start(world: World, warnings: list[str]) -> None:
+    patched(world)
+    world.engine(VLMPATCH_DISABLE="no-such-patch")
+    assert any("no-such-patch" in words for words in warnings)
+
+
 def test_info_says_what_the_environment_switched_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     id_, _ = patched(world)
     said: list[str] = []
     monkeypatch.setattr(report, "info", said.append)
     world.engine(VLMPATCH_DISABLE=id_)
     assert said == [f"VLMPATCH_DISABLE switches off {id_}"]
+
+
+def test_redo_reaches_a_target_whose_import_is_not_quite_over(world: World) -> None:
+    _, package = patched(world)
+    engine = world.engine()
+    module: Any = importlib.import_module(package)
+    module.__spec__._initializing = True  # the import system says so a little longer than is true
+    engine.undo([])
+    engine.redo([])
+    assert greeting(package) == "goodbye you"
+
+
+def test_a_target_that_was_imported_anew_is_the_one_that_counts(world: World) -> None:
+    _, package = patched(world)
+    engine = world.engine()
+    former = importlib.import_module(package)
+    del sys.modules[package]
+    importlib.import_module(package)
+    engine.undo([])
+    engine.redo([])
+    assert greeting(package) == "goodbye you"
+    assert former.greet("you") == "hello you"
 
 
 def test_threads_and_a_fork_in_the_middle(world: World) -> None:

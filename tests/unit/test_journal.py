@@ -301,6 +301,19 @@ def test_somebody_changed_the_default_since(journal: Journal) -> None:
     assert function() == 2
 
 
+def test_a_wrapper_alone_is_handed_the_function_itself(journal: Journal) -> None:
+    """Nothing lies between the two that would cost a call more."""
+    before, handed = HERE.greet, []
+
+    def keep(original: Any, who: str) -> Any:
+        handed.append(original)
+        return original(who)
+
+    journal.wrap("p", HERE, "greet", keep)
+    HERE.greet("you")
+    assert handed == [before]
+
+
 def test_two_patches_on_one_target_undo_in_any_order() -> None:
     for order in (["p", "q"], ["q", "p"]):
         journal = Journal()
