@@ -8,6 +8,7 @@ import pickle
 import sys
 import weakref
 from collections import UserDict
+from multiprocessing import context
 from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 from unittest import mock
@@ -15,6 +16,7 @@ from unittest import mock
 import pytest
 import wrapt
 
+from vlmpatch.deeds import Hook
 from vlmpatch.journal import ABSENT, AlreadyPatched, Foreign, Journal, default_of
 
 
@@ -312,6 +314,31 @@ def test_a_wrapper_alone_is_handed_the_function_itself(journal: Journal) -> None
     journal.wrap("p", HERE, "greet", keep)
     HERE.greet("you")
     assert handed == [before]
+
+
+def test_a_neighbour_who_comes_and_goes_leaves_nothing_to_undo(journal: Journal) -> None:
+    before = HERE.greet
+    journal.wrap("p", HERE, "greet", shout)
+    ours = HERE.greet
+    HERE.greet = functools.wraps(ours)(lambda who: ours(who) + "?")
+    journal.suspend("p")
+    journal.resume("p")
+    assert HERE.greet("you") == "HELLO YOU?"
+    HERE.greet = ours
+    assert journal.rollback(["p"]) == []
+    assert HERE.greet is before
+
+
+def test_a_hook_goes_to_a_process_that_is_spawned_and_into_no_file() -> None:
+    hook = Hook(greet)
+    assert b"vlmpatch" not in pickle.dumps(hook)
+    context.set_spawning_popen(mock.Mock())
+    try:
+        made, arguments = hook.__reduce__()
+    finally:
+        context.set_spawning_popen(None)
+    assert made(*arguments)("you") == "hello you"
+    assert pickle.loads(pickle.dumps(hook))("you") is None
 
 
 def test_two_patches_on_one_target_undo_in_any_order() -> None:
