@@ -1,7 +1,7 @@
-"""Real ms-swift 4.6.0, supervised, on rows of which every third has no image: ZeRO-2, ZeRO-3 and DDP.
+"""Real ms-swift 4.6.0, supervised, on rows of which every third has no image: ZeRO-2 and DDP.
 
 Its template for Qwen2-VL runs the tower on a picture of its own where a batch has none, so it trains without
-us: with us it prints the same, and under either ZeRO what DDP prints. Rows are taken in their order.
+us: with us it prints the same, and what DDP prints. Rows are taken in their order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ IN_ORDER = "--dataset_shuffle false --train_dataloader_shuffle false"
 ENGINES = {
     "ddp": f"--ddp_find_unused_parameters true {ON_CPU}",
     "zero2": "--deepspeed zero2",
-    "zero3": "--deepspeed zero3",
 }
 
 
@@ -51,12 +50,11 @@ def train(engine: str, folder: Path, *, patched: bool) -> Training:
     return Training(launch.run(stack, command, limit=LIMIT, env=env, gloo=not alone, waiting=not alone), out)
 
 
-@pytest.mark.parametrize("engine", ["zero2", "zero3"])
-def test_mixed_rows_print_what_ddp_prints(engine: str, tmp_path: Path) -> None:
+def test_mixed_rows_print_what_ddp_prints(tmp_path: Path) -> None:
     runs = {
         "ddp": train("ddp", tmp_path / "ddp", patched=True),
-        "bare": train(engine, tmp_path / "bare", patched=False),
-        "patched": train(engine, tmp_path / "patched", patched=True),
+        "bare": train("zero2", tmp_path / "bare", patched=False),
+        "patched": train("zero2", tmp_path / "patched", patched=True),
     }
     for run in runs.values():
         assert run.finished.rc == 0, str(run.finished)
