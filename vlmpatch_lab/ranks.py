@@ -564,7 +564,7 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
 def preload_engine() -> None:
     """What DeepSpeed imports as it makes an engine, torch's compiler with it: once, before the fork."""
     for name in ("deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.module_inject.auto_ep_layer"):
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(Exception):  # a rank that needs it will say why it cannot be had
             importlib.import_module(name)
 
 
