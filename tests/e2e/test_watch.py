@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_launchers import MODEL, RUN, SFT_341, SFT_460, SWIFT
+from tests.e2e.test_launchers import MODEL, RUN, SFT_341, SWIFT
 from tests.e2e.test_minicpmv_launched import start as in_script
 from tests.e2e.test_minicpmv_launched import torchrun
 from tests.lab import envs, launch
@@ -159,9 +159,9 @@ def test_in_minicpmvs_script(standin: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "words"), [("swift341", SFT_341), ("swift460", SFT_460)])
+@pytest.mark.parametrize(("name", "words"), [("swift341", SFT_341)])
 def test_in_ms_swift(name: str, words: str, tmp_path: Path) -> None:
-    """A vision tower is to be trained, and there is no image in the data: ms-swift feeds it a blank one."""
+    """A vision tower is to be trained, and there is no image in the data."""
     model = str(launch.checkpoint(envs.read_stacks()[name], "qwen2_vl"))
     sft = [word.replace(MODEL, model) for word in ("swift", *words.split(), *SWIFT.split())]
     sft += ["--output_dir", str(tmp_path)]
@@ -174,5 +174,4 @@ def test_in_ms_swift(name: str, words: str, tmp_path: Path) -> None:
     text.write_text((json.dumps({"messages": turns}) + "\n") * 8)
     wrong = watched(name, *(str(text) if word.endswith("sft.jsonl") else word for word in sft))
     assert wrong.rc == 0, str(wrong)
-    assert re.search(r"trainable parameters got nothing but zeros: \S*visual", wrong.output), str(wrong)
-    assert "no image in these batches" in wrong.output
+    assert re.search(r"the backward never reached .*visual.* no batch had an image", wrong.output), str(wrong)

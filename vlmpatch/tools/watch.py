@@ -320,7 +320,7 @@ RECOMPUTED = (
 )
 CUT = (
     "use_reentrant=True cuts the graph where nothing that goes in requires a gradient, as the vision tower's "
-    "input; use_reentrant=False ends it (`python -m vlmpatch explain F5`)"
+    "input; use_reentrant=False ends it (`python -m vlmpatch explain F5`). Or no batch had an image"
 )
 UNUSED = "no batch used them: text without images, or a layer whose output the model does not read"
 
