@@ -13,8 +13,8 @@ Gradients = dict[str, torch.Tensor]
 Record = dict[str, Any]
 # A tensor's difference is measured against its own largest entry, but never against less than this
 # part of the largest entry of all: some gradients are zero by mathematics (an attention key's bias)
-# and hold nothing but rounding.
-FLOOR = 1e-4
+# and hold nothing but rounding, 1e-9 of the largest and more where float32 carries 1e-7.
+FLOOR = 1e-3
 
 
 def folders(got: Path, right: Path | None) -> dict[str, Any]:

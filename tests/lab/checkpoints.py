@@ -11,8 +11,11 @@ from vlmpatch_lab.models import add_vocabulary
 
 
 def main() -> None:
+    import torch
+
     for pair in sys.argv[1:]:
         kind, _, folder = pair.partition("=")
+        torch.manual_seed(0)  # whoever else is made in this process
         made = ZOO[kind](Path(folder)) if kind in ZOO else build(KINDS[kind], Path(folder))
         add_vocabulary(Path(folder) / "config.json")
         print(f"{kind}: {made:,} parameters in {folder}", flush=True)

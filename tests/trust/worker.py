@@ -158,12 +158,18 @@ class Trial:
         return [id_ for id_ in mine if states[id_].state.value == "applied"]
 
     def _run_again(self) -> None:
-        """The target has run, untouched as yet; names of ours that a reload keeps are not its own."""
-        known, own = self.before, f"{self.target}."
+        """The target has run, untouched as yet; names of ours that a reload keeps are not its own.
+
+        Nor is a layer of ours that it imported from elsewhere: what lies under it is.
+        """
+        known, own, now = self.before, f"{self.target}.", self._snapshot()
         again = f"{own}__name__" in known
+        layers = {
+            name for name, value in now.items() if hasattr(getattr(value, "thing", None), "__vlmpatch__")
+        }
         fresh = {
-            name: value
-            for name, value in self._snapshot().items()
+            name: known.get(name, value) if name.removesuffix("()") in layers else value
+            for name, value in now.items()
             if name.startswith(own) and (not again or name in known or "(" in name)
         }
         # What else there is may be patched just now: of that, what it was before counts.
