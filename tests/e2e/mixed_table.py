@@ -29,7 +29,10 @@ Found = dict[str, dict[str, str]]  # "stack kind tuning pattern" -> engine -> wo
 
 
 def verdict(result: Result) -> str:
-    return cells.closeness(result) or ("differs" if result.ok else "fails")
+    """``=`` where it is right, or what it is instead."""
+    if not result.ok:
+        return "fails"
+    return "=" if cells.is_equal(result) else "differs"
 
 
 def run(stack: str, wanted: list[Cell]) -> list[tuple[Cell, Result]]:

@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.test_launchers import RUN, close
-from tests.lab import cells, envs, launch
+from tests.lab import cells, envs
 from tests.lab.cells import Result
-from tests.lab.launch import Finished
 from vlmpatch_lab.cell import Cell
-from vlmpatch_lab.ports import free_port
 
 NEWEST, LAST_4, TRL014 = "tf523-ds0198", "tf457-ds0182", "trl014"
 TF446, TF447 = "tf446-ds0154", "tf447-ds0169"
@@ -156,33 +153,3 @@ def test_field(
     assert patched.ok, f"{patched}\n{patched.log[-3000:]}"
     assert patched.between_ranks == 0.0, str(patched)
     assert (patched.difference or 0.0) <= 1e-5, str(patched)  # a framework's cell: to checkpointing off
-
-
-@pytest.mark.slow
-def test_grpo_by_torchrun(tmp_path: Path) -> None:
-    """TRL's own trainer under ZeRO-3, whose ranks end their answers at different tokens (F30)."""
-    stack = envs.read_stacks()[TRL014]
-    envs.make(stack)
-    script = ["tests/lab/train_grpo.py", "--tokenizer", launch.checkpoint(stack, "qwen2_vl")]
-    script += ["--output_dir", tmp_path]
-    made = launch.run(stack, ["python", *script, "--make"], limit=120)
-    assert made.rc == 0, str(made)
-
-    def run(*before: str, off: bool = False) -> Finished:
-        torchrun = ["torchrun", "--nproc_per_node", "2", f"--master_port={free_port()}"]
-        words = [*before, *torchrun, *script, *(["--no-checkpointing"] if off else [])]
-        return launch.run(stack, words, limit=300, gloo=True, waiting=True)
-
-    bare, right, patched = run(), run(off=True), run(*RUN)
-    assert bare.rc != 0, str(bare)
-    assert re.search(SIZES, bare.output), str(bare)
-    for each in (right, patched):
-        assert each.rc == 0, str(each)
-    assert len(answers(right)) == 9, str(right)
-    assert close(answers(patched), answers(right)), f"{answers(patched)} against {answers(right)}"
-
-
-def answers(finished: Finished) -> list[float]:
-    """What the trainer printed of each step: how long the answers were, how good, and the gradient norm."""
-    found = re.findall(r"'(?:completion_length|reward|grad_norm)': ([\d.e+-]+)", finished.output)
-    return [float(value) for value in found]

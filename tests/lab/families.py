@@ -335,18 +335,18 @@ def make_all(out: Path, only: list[str]) -> None:
 
 
 def verdict(result: Result) -> str:
-    """As of ``closeness``, or what it is instead."""
+    """``=`` where it is right, or what it is instead."""
     if not result.ok:
         return f"`{' '.join((result.error or '').split())[:60]}`"
     if result.missing:
         return f"{len(result.missing)} without a gradient"
-    return cells.closeness(result) or f"{result.difference:.0e} off"
+    return "=" if cells.is_equal(result) else f"{result.difference:.0e} off"
 
 
 def holds(about: dict[str, str]) -> bool:
     """What is right bare, with checkpointing or without, has to be right with vlmpatch and checkpointing."""
-    bare = any(about.get(run) in cells.CLOSE for run in RUNS[:2])
-    return not bare or about.get(RUNS[2]) in cells.CLOSE
+    bare = any(about.get(run) == "=" for run in RUNS[:2])
+    return not bare or about.get(RUNS[2]) == "="
 
 
 def perform(stack_name: str, only: list[str], out: Path) -> dict[str, dict[str, str]]:
