@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -62,7 +62,7 @@ def _signature(function: FunctionType) -> object:
         return None
 
 
-def differences(before: Snapshot, after: Snapshot) -> list[str]:
-    """What is not as it was, in words."""
-    names = sorted(before.keys() | after.keys())
+def differences(before: Snapshot, after: Snapshot, but: Collection[str] = ()) -> list[str]:
+    """What is not as it was, in words; names in ``but`` are passed over."""
+    names = sorted(n for n in before.keys() | after.keys() if n.removesuffix("()") not in but)
     return [f"{n}: {before.get(n)} -> {after.get(n)}" for n in names if before.get(n) != after.get(n)]

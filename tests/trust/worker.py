@@ -97,6 +97,7 @@ class Trial:
         self.found: list[str] = []
         self.counts = {"orders": 0, "faults": 0, "rounds": 0, "threads": 0}
         self.before: Snapshot = {}
+        self.imported: set[str] = set()  # layers of ours among the target's names
         self.told = False
         os.environ["VLMPATCH_LOG"] = "off"
 
@@ -150,7 +151,7 @@ class Trial:
             hooks.noted = True  # type: ignore[attr-defined]
             hooks.Hooks.executed = noting  # type: ignore[method-assign,assignment]
         self.told = False
-        self.before = self._snapshot()
+        self.before, self.imported = self._snapshot(), set()
         self.engine = engine.Engine(read, settings.read(environ, known))
         self.engine.arm()
         self.mine = mine
@@ -160,18 +161,16 @@ class Trial:
     def _run_again(self) -> None:
         """The target has run, untouched as yet; names of ours that a reload keeps are not its own.
 
-        Nor is a layer of ours that it imported from elsewhere: what lies under it is.
+        Nor is a layer of ours that it imported from elsewhere: that may stay, off, or go.
         """
         known, own, now = self.before, f"{self.target}.", self._snapshot()
         again = f"{own}__name__" in known
-        layers = {
-            name for name, value in now.items() if hasattr(getattr(value, "thing", None), "__vlmpatch__")
-        }
         fresh = {
-            name: known.get(name, value) if name.removesuffix("()") in layers else value
+            name: value
             for name, value in now.items()
             if name.startswith(own) and (not again or name in known or "(" in name)
         }
+        self.imported = {n for n in fresh if hasattr(getattr(now[n], "thing", None), "__vlmpatch__")}
         # What else there is may be patched just now: of that, what it was before counts.
         self.before = {name: value for name, value in known.items() if not name.startswith(own)} | fresh
 
@@ -244,9 +243,8 @@ class Trial:
             # What was undone under its layers was switched off in place; now it can go altogether.
             self.engine.redo([])
         self._stop()
-        self.found += [
-            f"{where}, then undone: {words}" for words in differences(self.before, self._snapshot())[:3]
-        ]
+        left = differences(self.before, self._snapshot(), self.imported)
+        self.found += [f"{where}, then undone: {words}" for words in left[:3]]
 
     def faults(self, ids: list[str]) -> None:
         """An exception at every call inside vlmpatch and the patch, while it is applied and undone."""
