@@ -4,7 +4,8 @@ The proof that the fast runner of the other tests tells the truth: the same fail
 cure, under ``torchrun`` with HF Trainer and under ms-swift's own command line. "Right" is the same
 command with gradient checkpointing off, compared by the losses and gradient norms it prints and by
 which LoRA weights have moved in the adapter it saves. ``VLMPATCH_FULL=1`` adds ms-swift 3.4.1's DPO under
-DDP, which `make test` runs under ZeRO (``test_minicpmv_launched.py``).
+DDP and 4.6.0's SFT under ZeRO-2, which `make test` runs under other engines (``test_minicpmv_launched.py``,
+``test_zero3_swift.py``).
 """
 
 from __future__ import annotations
@@ -65,16 +66,19 @@ ON_CPU = "--use_cpu true --ddp_backend gloo"
 SFT_341 = f"sft --train_type lora {ON_CPU} --dataset MODEL/data/sft.jsonl"
 DPO_341 = f"rlhf --rlhf_type dpo --train_type lora {ON_CPU} --dataset MODEL/data/dpo.jsonl"
 SFT_460 = "sft --tuner_type lora --deepspeed zero2 --dataset MODEL/data/sft.jsonl"
+MORE = [
+    swift("ms-swift 3.4.1 dpo, DDP", "swift341", DPO_341, READY_TWICE),
+    # ms-swift 4.6 forces reentrant checkpointing under DeepSpeed, but gives the ViT input gradients
+    # of its own, and Qwen2-VL runs each block once a backward.
+    swift("ms-swift 4.6.0 sft, ZeRO-2", "swift460", SFT_460, RIGHT),
+]
 COMMANDS = [
     # HF Trainer sets find_unused_parameters for a PeftModel, so one forward is enough.
     hf("HF Trainer, DDP", "ddp", 1, READY_TWICE),
     hf("HF Trainer, ZeRO-2, two forwards", "zero2", 2, REDUCED_TWICE),
     hf("HF Trainer, ZeRO-2, one forward", "zero2", 1, UNTRAINED),
     swift("ms-swift 3.4.1 sft, DDP", "swift341", SFT_341, READY_TWICE),
-    *([swift("ms-swift 3.4.1 dpo, DDP", "swift341", DPO_341, READY_TWICE)] if FULL else []),
-    # ms-swift 4.6 forces reentrant checkpointing under DeepSpeed, but gives the ViT input gradients
-    # of its own, and Qwen2-VL runs each block once a backward.
-    swift("ms-swift 4.6.0 sft, ZeRO-2", "swift460", SFT_460, RIGHT),
+    *(MORE if FULL else []),
 ]
 KNOWN = {command.name: command for command in COMMANDS}
 each_command = pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
