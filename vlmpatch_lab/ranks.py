@@ -151,6 +151,7 @@ def load(cell: Cell, folder: Path) -> torch.nn.Module:
         known = getattr(transformers, written["architectures"][0])
     else:
         known = getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
+    torch.manual_seed(0)  # what a checkpoint lacks is drawn, and drawn alike in every process
     model = known.from_pretrained(folder, torch_dtype=getattr(torch, cell.dtype), trust_remote_code=remote)
     # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
     model.__class__ = VARIANTS[cell.variant](type(model))
