@@ -6,8 +6,9 @@ accident until it moved to built-in generics.
 Since torch 2.7 (2.6.0's ``torch.nn.functional`` has the name, 2.7.1's has not); the code is looked at,
 because the model's folder is downloaded once and kept.
 
-The change: while remote code is executed beside which lies a resampler that misses such a name,
-``torch.nn.functional`` has it, and no longer. Nobody else sees anything.
+The change: while remote code is executed that imports a resampler from beside it, and that misses such a
+name, ``torch.nn.functional`` has it, and no longer. Nobody else sees anything: a file of that name that an
+earlier model left in the folder is not meant.
 
 Upstream: https://huggingface.co/openbmb/MiniCPM-V-2_6/blob/main/resampler.py
 """
@@ -42,29 +43,30 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def with_names(original: Any, *args: Any, **kwargs: Any) -> Any:
         module_path = args[1] if len(args) > 1 else kwargs.get("module_path", "")
-        folder = os.path.dirname(os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path)))
-        with _given_back(patch, os.path.join(folder, "resampler.py")):
+        with _given_back(patch, os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path))):
             return original(*args, **kwargs)
 
     patch.wrap(module, _DOOR, with_names)
 
 
 @contextlib.contextmanager
-def _given_back(patch: Patch, resampler: str) -> Iterator[None]:
+def _given_back(patch: Patch, remote: str) -> Iterator[None]:
     functional = importlib.import_module(_SOURCE)
-    lost = _lost_names(resampler, set(vars(functional)))
+    lost = _lost_names(remote, set(vars(functional)))
     if lost:
         names = ", ".join(lost)
-        patch.warn("names", f"{os.path.basename(resampler)} should say `from typing import {names}`.")
+        patch.warn("names", f"resampler.py should say `from typing import {names}`.")
     with contextlib.ExitStack() as names_are_there:
         for name, value in lost.items():
             names_are_there.enter_context(patch.swapped(functional, name, value))
         yield
 
 
-def _lost_names(resampler: str, provided: set[str]) -> dict[str, Any]:
+def _lost_names(remote: str, provided: set[str]) -> dict[str, Any]:
     try:
-        code = of_file("resampler", resampler)
+        if "from .resampler import" not in of_file("remote", remote).source:
+            return {}
+        code = of_file("resampler", os.path.join(os.path.dirname(remote), "resampler.py"))
         return lost_typing_names(code.tree, _SOURCE, provided) if _SOURCE in code.source else {}
     except Unrecognised:  # no such file, or none that can be read: not the one meant
         return {}
