@@ -6,10 +6,10 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from types import MethodType, ModuleType
+from types import MethodType
 from typing import Any, Protocol
 
-from vlmpatch.layers import Foreign, Layers, Wrapper, layers_of
+from vlmpatch.layers import Foreign, Layers, Wrapper, layers_of, standing
 from vlmpatch.places import chain
 from vlmpatch.stacks import Stacks, Value
 
@@ -62,7 +62,7 @@ class Put:
 
     def off(self) -> bool:
         """See ``Deed.off``."""
-        return self._stacks.take(self.value)
+        return _take(self._stacks, self.value)
 
 
 class Layer:
@@ -82,15 +82,13 @@ class Layer:
         return self._layers.value.place.alive
 
     def on(self) -> bool:
-        """See ``Deed.on``; a class's attribute that changed meanwhile is wrapped as it now is."""
+        """See ``Deed.on``; an attribute that changed meanwhile is wrapped as it now is."""
         layers, value = self._layers, self._layers.value
         held = value.place.held()
         if not value.on and held is value.value:
             self._stacks.adopt(value)
         elif not value.on and not any(layers_of(each, layers.journal) is layers for each in chain(held)):
             if held is not value.below and not self._stacks.covered(value):
-                if isinstance(value.place.owner(), ModuleType):
-                    return False  # most likely executed again: its own hook sees to it
                 try:
                     value.lie_on(held)
                 except (AttributeError, Foreign):
@@ -107,7 +105,12 @@ class Layer:
             return True
         if not value.on and value.place.alive and value.place.held() is value.value:
             self._stacks.adopt(value)  # it was under somebody else's, who has gone
-        return self._stacks.take(value)
+        return _take(self._stacks, value)
+
+
+def _take(stacks: Stacks, value: Value) -> bool:
+    value.below = standing(value.place, value.below)
+    return stacks.take(value)
 
 
 class Hook:

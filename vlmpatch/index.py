@@ -65,10 +65,11 @@ def read(path: str) -> dict[str, Any] | None:
 def write(path: str, compiled: bytes) -> None:
     """Keep the index of the catalog at ``path`` for the next process, where the folder allows it."""
     place = _places(path)[1]
-    draft = f"{place}.{os.getpid()}"
+    # Ranks of several machines share the folder, and in containers they often have one process id.
+    draft = f"{place}.{os.getpid()}.{os.urandom(8).hex()}"
     try:
         os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(draft, "wb") as handle:
+        with open(draft, "xb") as handle:
             handle.write(compiled)
         os.replace(draft, place)  # 64 ranks may start at once; each sees the old one or a whole one
         _sweep(place)

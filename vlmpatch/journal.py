@@ -173,7 +173,17 @@ class Journal:
         """``module`` has run its code: what that has overwritten is no change of ours any more."""
         with self.lock:
             gone = self._stacks.overwritten(module)
+            gone += [value for value in self._switched_off(module) if not value.rests()]
             self._changes = [change for change in self._changes if change.deed.value not in gone]
+
+    def _switched_off(self, owner: Any) -> list[Value]:
+        """What lies at none of the places of ``owner`` just now, and would again."""
+        values = [value for change in self._changes if (value := change.deed.value) is not None]
+        return [
+            value
+            for value in values
+            if value.place.owner() is owner and not value.on and not self._stacks.covered(value)
+        ]
 
     def suspend(self, patch: str) -> None:
         """Take the changes of ``patch`` off until ``resume``."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ClassMethodDescriptorType, FunctionType
 from typing import Any, NamedTuple
 
-from vlmpatch.places import ABSENT, Attribute, chain, path
+from vlmpatch.places import ABSENT, Attribute, Place, chain, path
 from vlmpatch.stacks import Value
 
 MARK = "__vlmpatch__"
@@ -125,6 +125,21 @@ def carried(function: Any, patch: str, journal: object) -> bool:
         if patch == marks or (isinstance(marks, set) and patch in marks):  # 0.1.0 marked with a string
             return True
     return False
+
+
+def standing(place: Place, raw: Any) -> Any:
+    """``raw``, or what lies under it where it is a layer on ``place`` that another copy has switched off.
+
+    The other copy could not take it away while ours lay on top, and has forgotten it.
+    """
+    for _ in range(100):
+        function = getattr(raw, "__func__", raw)
+        marks = getattr(function, MARK, None)
+        layers = getattr(marks, "layers", None)
+        if marks or layers is None or layers.function is not function or not layers.value.place.same(place):
+            break
+        raw = layers.value.below
+    return raw
 
 
 def find(owner: Any, name: str, own: Any) -> Found:

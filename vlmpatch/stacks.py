@@ -39,6 +39,11 @@ class Value:
         if self.rebase is not None:
             self.rebase(below)
 
+    def rests(self) -> bool:
+        """Whether what it lay on is still there, if under somebody else's."""
+        held = self.place.held()
+        return any(each is self.below for each in (held, *chain(held)))
+
 
 class Stacks:
     """The values of all places; whoever calls holds the journal's lock."""

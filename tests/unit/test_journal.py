@@ -601,3 +601,65 @@ def test_what_cannot_be_wrapped(journal: Journal) -> None:
 
 
 HERE_IS_A_NUMBER = 7
+
+
+@pytest.mark.parametrize("first", ["wrap", "replace"])
+def test_what_another_copy_switched_off_under_ours_goes_with_ours(first: str, journal: Journal) -> None:
+    target, other = ModuleType("target"), Journal()
+    target.greet = greet  # type: ignore[attr-defined]
+    other.wrap("theirs", target, "greet", shout)
+    if first == "wrap":
+        journal.wrap("p", target, "greet", shout)
+    else:
+        journal.replace("p", target, "greet", len)
+    remarks = other.rollback(["theirs"])
+    assert len(remarks) == 1, "it could not be taken from under ours"
+    assert not journal.rollback(["p"])
+    assert target.greet is greet
+
+
+def test_what_another_copy_has_on_under_ours_stays(journal: Journal) -> None:
+    target, other = ModuleType("target"), Journal()
+    target.greet = greet  # type: ignore[attr-defined]
+    other.wrap("theirs", target, "greet", shout)
+    theirs = target.greet
+    journal.wrap("p", target, "greet", shout)
+    journal.rollback(["p"])
+    assert target.greet is theirs
+    other.suspend("theirs")
+    journal.wrap("p", target, "greet", shout)
+    other.resume("theirs")
+    assert target.greet("you") == "HELLO YOU"
+    journal.rollback(["p"])
+    other.rollback(["theirs"])
+    assert target.greet is greet
+
+
+def test_what_others_wrapped_while_we_were_off_is_wrapped_as_it_is(journal: Journal) -> None:
+    target = ModuleType("target")
+    target.greet = greet  # type: ignore[attr-defined]
+    journal.wrap("p", target, "greet", shout)
+    journal.suspend("p")
+
+    @functools.wraps(greet)
+    def between(who: str) -> str:
+        return greet(who) + " and me"
+
+    target.greet = between  # type: ignore[attr-defined]
+    journal.ran_again(target)
+    journal.resume("p")
+    assert target.greet("you") == "HELLO YOU AND ME"
+    journal.rollback(["p"])
+    assert target.greet is between
+
+
+def test_what_ran_again_while_we_were_off_is_for_its_own_hook(journal: Journal) -> None:
+    target = ModuleType("target")
+    target.greet = greet  # type: ignore[attr-defined]
+    journal.wrap("p", target, "greet", shout)
+    journal.suspend("p")
+    anew = target.greet = FunctionType(greet.__code__, greet.__globals__)  # type: ignore[attr-defined]
+    journal.ran_again(target)
+    journal.resume("p")
+    assert target.greet is anew
+    assert not journal.changes("p")

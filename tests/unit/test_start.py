@@ -82,6 +82,16 @@ def test_what_a_killed_process_left_goes_in_time(checkout: Path) -> None:
     assert new.exists()  # somebody may be writing it
 
 
+def test_machines_that_share_the_folder_and_a_process_id_write_apart(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[str] = []
+    monkeypatch.setattr(os, "replace", lambda draft, place: drafts.append(draft))
+    for _ in range(2):
+        index.write(str(checkout / "compat.toml"), b"whole")
+    assert len(set(drafts)) == 2
+
+
 def test_the_index_says_what_the_catalog_says(checkout: Path) -> None:
     path = str(checkout / "compat.toml")
     parsed = catalog.read(path)
