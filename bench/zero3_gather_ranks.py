@@ -544,7 +544,7 @@ def _preload(device: str) -> None:
 
     from vlmpatch_lab import ranks
 
-    ranks.leave_extension_out()
+    ranks.preload_engine()
 
 
 if __name__ == "__main__":

@@ -184,14 +184,13 @@ def main() -> None:
     started = time.monotonic()
     from vlmpatch_lab import compare, ranks
 
-    ranks.leave_extension_out()
     if asked.make:
         make_missing(models)
     if asked.trainers:
         ranks.frameworks = importlib.import_module(asked.trainers)
         for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
             ranks.frameworks.preload(trainer)
-    if any(cell.engine.startswith("zero") for cell in read_cells(asked.cells)):
+    if asked.trainers or any(cell.engine.startswith("zero") for cell in read_cells(asked.cells)):
         ranks.preload_engine()
     print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     for cell in read_cells(asked.cells):

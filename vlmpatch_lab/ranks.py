@@ -564,15 +564,21 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
 
 def preload_engine() -> None:
     """What DeepSpeed imports as it makes an engine, torch's compiler with it: once, before the fork."""
-    for name in ("deepspeed.runtime.zero.muon.muon_optimizer", "deepspeed.module_inject.auto_ep_layer"):
+    if deepspeed is None:
+        return
+    # Collectives over shared memory, compiled for inference on a CPU; nothing here needs them.
+    importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
+    for name in IMPORTED_BY_AN_ENGINE:
         with contextlib.suppress(Exception):  # a rank that needs it will say why it cannot be had
             importlib.import_module(name)
 
 
-def leave_extension_out() -> None:
-    """DeepSpeed compiles collectives over shared memory for CPU inference; nothing here needs them."""
-    if deepspeed is not None:
-        importlib.import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
+IMPORTED_BY_AN_ENGINE = (
+    "deepspeed.runtime.zero.muon.muon_optimizer",
+    "deepspeed.module_inject.auto_ep_config",
+    "deepspeed.module_inject.auto_ep_layer",
+    "deepspeed.runtime.superoffload.superoffload_stage3",
+)
 
 
 # --- results ------------------------------------------------------------------------------------

@@ -225,7 +225,7 @@ def main() -> None:
     asked = parser.parse_args()
     models = dict(pair.split("=", 1) for pair in asked.models)
     asked.out.mkdir(parents=True, exist_ok=True)
-    ranks.leave_extension_out()
+    ranks.preload_engine()
     for name in asked.scenarios:
         scenario, kind = name.split(":")
         print(json.dumps(run(scenario, kind, Path(models[kind]), asked.out)), flush=True)

@@ -642,7 +642,7 @@ def main() -> None:
         import vlmpatch  # noqa: F401
     from vlmpatch_lab import ranks
 
-    ranks.leave_extension_out()
+    ranks.preload_engine()
     models = dict(pair.split("=", 1) for pair in asked.model)
     for kind in models:
         CASES[f"loaded-{kind}"] = functools.partial(_loaded, kind=kind)

@@ -346,7 +346,7 @@ def main() -> None:
 
     from vlmpatch_lab import ranks
 
-    ranks.leave_extension_out()
+    ranks.preload_engine()
     for row in json.loads(options.cells.read_text()):
         result = run_cell(Cell.of(row), options.folder.resolve(), options.out.resolve())
         print(json.dumps(result), flush=True)
