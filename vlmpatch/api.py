@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from vlmpatch import report
-from vlmpatch.code import Code, Function, Unrecognised, of_file
+from vlmpatch.code import Code, Function, Unrecognised, of_file, of_module
 from vlmpatch.journal import AlreadyPatched, Foreign, Journal
 
-__all__ = ["Code", "Function", "Patch", "Unrecognised", "of_file"]
+__all__ = ["Code", "Function", "Patch", "Unrecognised", "of_file", "of_module"]
 
 
 class Patch:

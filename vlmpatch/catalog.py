@@ -55,7 +55,10 @@ class Problem(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """One patch as the catalog declares it; the fields are those of ``compat.toml``."""
+    """One patch as the catalog declares it; the fields are those of ``compat.toml``.
+
+    ``before`` is for what a target must find when its code runs: it may be left out.
+    """
 
     id: str
     module: str
@@ -66,6 +69,7 @@ class Entry(NamedTuple):
     targets: tuple[str, ...]
     requires: dict[str, str]
     upstream: tuple[str, ...]
+    before: bool = False
 
 
 class Catalog(NamedTuple):
@@ -173,7 +177,7 @@ def _entry(raw: object, patches: str) -> Entry:
         if "symptoms" in unknown:
             raise _Invalid("symptoms", "unknown key", "Write it into the [[failure]] that the patch ends")
         raise _Invalid(min(unknown), "unknown key", remedy)
-    missing = [field for field in Entry._fields if field not in raw]
+    missing = [field for field in Entry._fields if field not in raw and field not in Entry._field_defaults]
     if missing:
         raise _Invalid(missing[0], "is missing", "Every entry gives every key; see CONTRIBUTING.md")
     entry = Entry(
@@ -186,6 +190,7 @@ def _entry(raw: object, patches: str) -> Entry:
         targets=_strings(raw, "targets"),
         requires=_table(raw["requires"], "requires"),
         upstream=_strings(raw, "upstream"),
+        before=_flag(raw, "before"),
     )
     _check(entry, patches)
     return entry
@@ -211,6 +216,9 @@ def _check(entry: Entry, patches: str) -> None:
     for target in entry.targets:
         if not _TARGET.match(target):
             raise _Invalid("targets", f"{target!r} is not a module name", "Write it as in an import line")
+        if entry.before and "*" in target:
+            what = f"does not go with the pattern {target!r}"
+            raise _Invalid("before", what, "Name the module, or leave it out")
     if not entry.requires:
         raise _Invalid("requires", "is empty", 'Bound the patch: requires = { torch = ">=2.1" }')
 
@@ -219,6 +227,13 @@ def _string(raw: Mapping[str, Any], key: str) -> str:
     value = raw[key]
     if not isinstance(value, str):
         raise _Invalid(key, f"is {type(value).__name__}, not a string", 'Write it in quotes: "…"')
+    return value
+
+
+def _flag(raw: Mapping[str, Any], key: str) -> bool:
+    value = raw.get(key, False)
+    if not isinstance(value, bool):
+        raise _Invalid(key, f"is {type(value).__name__}, not a boolean", "Write true, or leave it out")
     return value
 
 

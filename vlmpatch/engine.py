@@ -65,7 +65,8 @@ class Engine:
         watch_nodes(self.hooks, self.journal, self._nodes, self._watch, here)
         for entry in self.catalog.entries.values():
             for target in entry.targets:
-                self.hooks.watch(target, functools.partial(self.on_target, entry))
+                wait = self.hooks.watch_before if entry.before else self.hooks.watch
+                wait(target, functools.partial(self.on_target, entry))
         if self.asked.watch:  # asked for by name: the one tool that runs inside a training
             from vlmpatch.tools import watch
 

@@ -38,6 +38,7 @@ class Hooks:
         self._on_error = on_error
         self._on_run = on_run
         self._callbacks: dict[str, list[Callback]] = {}
+        self._early: dict[str, list[Callback]] = {}  # called before the code runs
         self._patterns: list[tuple[str, Callback]] = []
         self._tops: set[str] = set()  # the first parts of the patterns: what can match at all
         self._counted = 0  # how many modules there were at the last look at the new ones
@@ -58,6 +59,7 @@ class Hooks:
         """Watch nothing any more."""
         with self._lock:
             self._callbacks.clear()
+            self._early.clear()
             self._patterns.clear()
             self._waiting.clear()
         if self in sys.meta_path:
@@ -84,12 +86,28 @@ class Hooks:
         else:
             self._notice(target)
 
+    def watch_before(self, target: str, callback: Callback) -> None:
+        """Call ``callback(module)`` before each execution of ``target``, whose module is still empty.
+
+        Args:
+            target: a module's full name.
+            callback: gets the module as ``sys.modules`` holds it.
+        """
+        with self._lock:
+            self._early.setdefault(target, []).append(callback)
+
     def present(self, target: str) -> list[ModuleType]:
         """The modules ``target`` names that have run their code."""
         names = (
             [target] if "*" not in target else [each for each in list(sys.modules) if _matches(each, target)]
         )
         return [module for name in names if (module := sys.modules.get(name)) is not None and _ready(module)]
+
+    def executing(self, name: str) -> None:
+        """Module ``name`` is about to run its code (again): call everyone who wants to be there first."""
+        with self._lock:
+            callbacks = list(self._early.get(name, ()))
+        self._call(name, callbacks, owed=False)
 
     def executed(self, name: str) -> None:
         """Module ``name`` has just run its code (again): call everyone who watches it."""
@@ -143,7 +161,7 @@ class Hooks:
         return spec
 
     def _wanted(self, name: str) -> bool:
-        if name in self._callbacks:
+        if name in self._callbacks or name in self._early:
             return True
         in_reach = name.partition(".")[0] in self._tops
         return in_reach and any(_matches(name, pattern) for pattern, _ in self._patterns)
@@ -158,7 +176,7 @@ class Hooks:
                     return spec
         return None
 
-    def _call(self, name: str, callbacks: list[Callback]) -> None:
+    def _call(self, name: str, callbacks: list[Callback], owed: bool = True) -> None:
         # Read again: a lazy package replaces its own entry while it is being imported.
         module = sys.modules.get(name)
         if not isinstance(module, ModuleType):
@@ -169,7 +187,7 @@ class Hooks:
             except Exception as error:
                 self._on_error(name, error)
             except BaseException:  # Ctrl-C: this one is over, the others are owed their call
-                if name in self._callbacks:
+                if owed and name in self._callbacks:
                     self._waiting.setdefault(name, []).extend(callbacks[index + 1 :])
                 raise
 
@@ -193,6 +211,8 @@ class _NotifyingLoader:
         module.__loader__ = self._loader
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
+        if not _postpones(self._loader):
+            self._hooks.executing(module.__name__)
         self._loader.exec_module(module)
         if _postpones(self._loader):
             # importlib.util.LazyLoader: nothing has run yet. Whoever touches the module runs the loader

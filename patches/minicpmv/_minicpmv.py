@@ -14,8 +14,6 @@ What a text cannot lack is looked for before it is parsed.
 from __future__ import annotations
 
 import ast
-import os
-import sys
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -78,13 +76,6 @@ def model_class(module: ModuleType) -> Any:
 
 def _defines(code: Code, name: str) -> bool:
     return f"class {name}(" in code.source and code.function(f"{name}.__init__") is not None
-
-
-def script_folders() -> list[str]:
-    """Where the running script's own modules lie: its folder, first on ``sys.path``."""
-    places = [os.path.dirname(os.path.abspath(sys.argv[0]))] if sys.argv and sys.argv[0] else []
-    places += [os.path.abspath(sys.path[0])] if sys.path else []
-    return list(dict.fromkeys(places))
 
 
 def mentions(code: Code, *words: str) -> bool:

@@ -16,8 +16,7 @@ def lost_typing_names(tree: ast.Module, star_imported: str, provided: set[str]) 
         star_imported: full name of the module it imports from.
         provided: what that module offers today.
     """
-    stars = [node for node in tree.body if isinstance(node, ast.ImportFrom) and _is_star(node)]
-    if not any(node.module == star_imported for node in stars):
+    if star_imported not in star_imports(tree):
         return {}
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and _is_store(node)}
@@ -28,6 +27,11 @@ def lost_typing_names(tree: ast.Module, star_imported: str, provided: set[str]) 
             bound.add(node.name)
     lost = used - bound - provided - set(dir(builtins))
     return {name: getattr(typing, name) for name in sorted(lost) if name in typing.__all__}
+
+
+def star_imports(tree: ast.Module) -> set[str | None]:
+    """The modules that a module takes everything from."""
+    return {node.module for node in tree.body if isinstance(node, ast.ImportFrom) and _is_star(node)}
 
 
 def _is_star(node: ast.ImportFrom) -> bool:

@@ -342,7 +342,11 @@ def main() -> None:
     import vlmpatch  # noqa: F401
 
     vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["LOOK"] = 1.0
+    # What every cell's script imports, once before the forks: as in a notebook that trained before. The
+    # launched tests run the script in a process of its own.
     import peft  # noqa: F401
+    import transformers.models.qwen2.modeling_qwen2
+    import transformers.trainer  # noqa: F401
 
     from vlmpatch_lab import ranks
 

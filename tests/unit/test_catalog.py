@@ -37,6 +37,7 @@ def one(world: World, **keys: str) -> catalog.Catalog:
         ("targets", '["a b"]', "is not a module name"),
         ("summary_zh", '" "', "is empty"),
         ("colour", '"red"', "unknown key"),
+        ("before", '"yes"', "not a boolean"),
     ],
 )
 def test_a_broken_entry_names_itself_and_spares_the_others(
@@ -49,6 +50,12 @@ def test_a_broken_entry_names_itself_and_spares_the_others(
     assert "compat.toml" in problem.where
     assert key in problem.where
     assert problem.remedy
+
+
+def test_a_patch_that_comes_before_names_its_modules(world: World) -> None:
+    (problem,) = one(world, before="true", targets='["remote.*"]').problems
+    assert problem.where.endswith("before")
+    assert "the pattern 'remote.*'" in problem.what
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,33 @@ def test_applied_to_what_is_imported_already(world: World) -> None:
     assert greeting(package) == "goodbye you"
 
 
+GIVES_A_NAME = """
+def look(code):
+    return None
+
+def apply(patch, module):
+    patch.replace(module, "Dict", dict)
+"""
+
+
+def test_applied_before_the_target_runs(world: World) -> None:
+    world.distribution("fakelib", "1.5")
+    package = world.package("lacking", "def greet(who: Dict): ...\nmine = 1\n")
+    id_ = world.patch(package, NEEDS, GIVES_A_NAME, before="true")
+    engine = world.engine()
+    module = importlib.import_module(package)
+    assert engine.status()[id_].state is State.APPLIED
+    engine.undo([id_])
+    assert not hasattr(module, "Dict")
+    with pytest.raises(NameError):
+        importlib.reload(module)
+    engine.redo([id_])
+    assert importlib.reload(module).Dict is dict
+    with engine.disabled([id_]):
+        assert not hasattr(module, "Dict")
+    assert module.Dict is dict
+
+
 def test_not_needed_by_version(world: World) -> None:
     id_, package = patched(world, version="2.0rc1")
     engine = world.engine()

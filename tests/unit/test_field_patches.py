@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-import runpy
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -77,15 +75,6 @@ def takes_anything(self: Any, model: Any, inputs: Any, **kwargs: Any) -> None: .
 )
 def test_which_compute_loss_is_called_without_the_count(method: Callable[..., Any], takes: bool) -> None:
     assert patch_file("overridden-compute-loss").takes_count(method) is takes
-
-
-def test_a_script_that_another_program_runs_is_found(tmp_path: Path) -> None:
-    script = tmp_path / "finetune" / "finetune.py"
-    script.parent.mkdir()
-    script.write_text("found = folders()")
-    folders = patch_file("trainer-star-import-names")._importing_folders
-    ran = runpy.run_path(str(script), init_globals={"folders": folders})
-    assert ran["found"][0] == str(script.parent)
 
 
 FORM_4_46 = (

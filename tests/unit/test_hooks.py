@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -236,3 +237,42 @@ class Lazy:
         if spec is not None and name == "target" and spec.loader is not None:
             spec.loader = importlib.util.LazyLoader(spec.loader)
         return spec
+
+
+def test_called_before_the_code_runs_and_at_every_run(world: World, hooks: Hooks) -> None:
+    world.package("target", "seen = given\n")
+    numbers = itertools.count()
+    hooks.watch_before("target", lambda module: setattr(module, "given", next(numbers)))
+    module = importlib.import_module("target")
+    assert module.seen == 0
+    assert importlib.reload(module).seen == 1
+
+
+def test_before_a_lazy_module_runs_and_not_sooner(world: World, hooks: Hooks) -> None:
+    world.package("target", "seen = 1\n")
+    called: list[str] = []
+    hooks.watch_before("target", lambda module: called.append(module.__name__))
+    spec = importlib.util.find_spec("target")
+    assert spec is not None and spec.loader is not None
+    spec.loader = importlib.util.LazyLoader(spec.loader)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["target"] = module
+    spec.loader.exec_module(module)
+    assert called == []
+    assert module.seen == 1
+    assert called == ["target"]
+
+
+def test_an_interruption_before_the_code_runs_leaves_nobody_owed(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    seen: list[ModuleType] = []
+
+    def interrupted(module: ModuleType) -> None:
+        raise KeyboardInterrupt
+
+    hooks.watch_before("target", interrupted)
+    hooks.watch("target", seen.append)
+    with pytest.raises(KeyboardInterrupt):
+        importlib.import_module("target")
+    assert "target" not in sys.modules
+    assert seen == []
