@@ -192,6 +192,7 @@ def main() -> None:
             ranks.frameworks.preload(trainer)
     if asked.trainers or any(cell.engine.startswith("zero") for cell in read_cells(asked.cells)):
         ranks.preload_engine()
+    ranks.preload_models(map(Path, models.values()))
     print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     for cell in read_cells(asked.cells):
         started = time.monotonic()

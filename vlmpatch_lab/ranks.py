@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -143,14 +143,8 @@ def states() -> dict[str, str]:
 
 
 def load(cell: Cell, folder: Path) -> torch.nn.Module:
-    written = json.loads((folder / "config.json").read_text())
-    remote = "auto_map" in written
-    if remote:
-        known = transformers.AutoModel
-    elif "architectures" in written:  # Omni's thinkers have no place in AutoConfig on 4.57
-        known = getattr(transformers, written["architectures"][0])
-    else:
-        known = getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
+    known = class_of(folder)
+    remote = known is transformers.AutoModel
     torch.manual_seed(0)  # what a checkpoint lacks is drawn, and drawn alike in every process
     model = known.from_pretrained(folder, torch_dtype=getattr(torch, cell.dtype), trust_remote_code=remote)
     # Only then: transformers 5 finds what to rename in a checkpoint by the class it is asked for.
@@ -159,6 +153,16 @@ def load(cell: Cell, folder: Path) -> torch.nn.Module:
     model.to(cell.device).train()
     loaded: torch.nn.Module = model
     return loaded
+
+
+def class_of(folder: Path) -> Any:
+    """What a checkpoint is loaded with; ``AutoModel`` for remote code."""
+    written = json.loads((folder / "config.json").read_text())
+    if "auto_map" in written:
+        return transformers.AutoModel
+    if "architectures" in written:  # Omni's thinkers have no place in AutoConfig on 4.57
+        return getattr(transformers, written["architectures"][0])
+    return getattr(transformers, transformers.AutoConfig.from_pretrained(folder).architectures[0])
 
 
 def prepare(cell: Cell, folder: Path) -> Any:
@@ -571,6 +575,16 @@ def preload_engine() -> None:
     for name in IMPORTED_BY_AN_ENGINE:
         with contextlib.suppress(Exception):  # a rank that needs it will say why it cannot be had
             importlib.import_module(name)
+
+
+def preload_models(folders: Iterable[Path]) -> None:
+    """The modules that checkpoints are loaded with, imported once, before the fork."""
+    with contextlib.suppress(Exception):  # as above
+        importlib.import_module("PIL.Image").preinit()
+    for folder in folders:
+        for imports in (class_of, transformers.AutoProcessor.from_pretrained):
+            with contextlib.suppress(Exception):
+                imports(folder)
 
 
 IMPORTED_BY_AN_ENGINE = (

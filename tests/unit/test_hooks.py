@@ -253,7 +253,8 @@ def test_before_a_lazy_module_runs_and_not_sooner(world: World, hooks: Hooks) ->
     called: list[str] = []
     hooks.watch_before("target", lambda module: called.append(module.__name__))
     spec = importlib.util.find_spec("target")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     spec.loader = importlib.util.LazyLoader(spec.loader)
     module = importlib.util.module_from_spec(spec)
     sys.modules["target"] = module
