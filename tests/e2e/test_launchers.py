@@ -5,7 +5,7 @@ cure, under ``torchrun`` with HF Trainer and under ms-swift's own command line. 
 command with gradient checkpointing off, compared by the losses and gradient norms it prints and by
 which LoRA weights have moved in the adapter it saves. ``VLMPATCH_FULL=1`` adds ms-swift 3.4.1's DPO under
 DDP and 4.6.0's SFT under ZeRO-2, which `make test` runs under other engines (``test_minicpmv_launched.py``,
-``test_zero3_swift.py``).
+``test_zero3_swift.py``), and the tower that learns nothing under ZeRO-2, which it runs on forked ranks.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ MORE = [
     # ms-swift 4.6 forces reentrant checkpointing under DeepSpeed, but gives the ViT input gradients
     # of its own, and Qwen2-VL runs each block once a backward.
     swift("ms-swift 4.6.0 sft, ZeRO-2", "swift460", SFT_460, RIGHT),
+    hf("HF Trainer, ZeRO-2, one forward", "zero2", 1, UNTRAINED),
 ]
 COMMANDS = [
     # HF Trainer sets find_unused_parameters for a PeftModel, so one forward is enough.
     hf("HF Trainer, DDP", "ddp", 1, READY_TWICE),
     hf("HF Trainer, ZeRO-2, two forwards", "zero2", 2, REDUCED_TWICE),
-    hf("HF Trainer, ZeRO-2, one forward", "zero2", 1, UNTRAINED),
     swift("ms-swift 3.4.1 sft, DDP", "swift341", SFT_341, READY_TWICE),
     *(MORE if FULL else []),
 ]
@@ -163,6 +163,7 @@ def test_imported_as_the_first_line(start: Start) -> None:
     is_right(start(command, after=("--import-vlmpatch",)), start(command, after=command.off))
 
 
+@pytest.mark.slow
 def test_imported_by_swift_as_a_plugin(start: Start, tmp_path: Path) -> None:
     """ms-swift's own way to a user's file, by when it has imported everything itself."""
     plugin = tmp_path / "plugin.py"
@@ -172,6 +173,7 @@ def test_imported_by_swift_as_a_plugin(start: Start, tmp_path: Path) -> None:
     is_right(run, start(command, after=command.off))
 
 
+@pytest.mark.slow
 def test_what_the_command_line_says_stands(start: Start) -> None:
     """``true`` fails as it must, and one warning says why."""
     said = ("--gradient_checkpointing_kwargs", '{"use_reentrant": true}')
