@@ -286,6 +286,13 @@ PROOFS = (
     ),
     Proof("zero3-stale-gradients", TF457, "cell", zero(3, "text-step"), " off", hidden_by=NO_BLANK_IMAGE),
     Proof("zero2-lost-micro-batches", TF457, "cell", zero(2, "images", 2), " off"),
+    Proof(
+        "zero-lost-backwards",
+        TF523,
+        "cell",
+        zero(2, "images", scenario="two-backwards", forwards=2),
+        " off",
+    ),
     # ZeRO-3's own.
     Proof(
         "zero3-recompute-release",

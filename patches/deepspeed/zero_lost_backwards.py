@@ -1,0 +1,124 @@
+"""ZeRO-1 and ZeRO-2 counted only the last of several backwards before one step.
+
+What the user sees: nothing, where each of two losses has an ``engine.backward`` of its own before
+``engine.step``: gradients are off by 77 to 115 %, only the last loss counts. So does only the last of several
+backwards at the end of a window. Before 0.18.3 ``TypeError: 'NoneType' object is not iterable``.
+
+Why: the epilogue of a backward that ends a window hands the sums to ``averaged_gradients`` and forgets them
+(``all_grad_tensors``); that of the next one begins anew and puts its own in their place, or, in the older
+releases, would add to what was forgotten.
+
+What is done: what an ``engine.backward`` finds in ``averaged_gradients`` is put aside and added to what it
+leaves there, unless ``zero_grad`` was called in between, which is how a script drops a backward. Where a step
+follows each backward there is nothing to add.
+
+Left alone: ZenFlow, ``loss.backward()`` without the engine, and ``offload_optimizer``: there a warning says
+that only the last counts.
+
+Seen in DeepSpeed 0.18.2 (the error) and 0.19.8; no upstream report was found.
+https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/stage_1_and_2.py
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from weakref import WeakSet
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
+EPILOGUE = "independent_gradient_partition_epilogue"
+FORGETS = "self.all_grad_tensors[i] = None"
+
+OFFLOADED = (
+    "engine.backward was called again before engine.step. With offload_optimizer DeepSpeed counts only the "
+    "last: add the losses and call it once."
+)
+
+_dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
+_running: WeakSet[Any] = WeakSet()  # in the middle of one
+_ended: WeakSet[Any] = WeakSet()  # offloaded, and at the end of a window
+
+
+def look(code: Code) -> str | None:
+    """The engine must have its backward, and the optimizer's epilogue must forget its sums."""
+    if code.module.endswith("engine"):
+        function = code.function(f"{ENGINE}.backward")
+        if function is None or function.parameters[:2] != ("self", "loss"):
+            raise Unrecognised(f"{ENGINE}.backward in {code.path} is not as any known release has it")
+        return None
+    epilogue = code.function(f"{OPTIMIZER}.{EPILOGUE}")
+    if epilogue is None:
+        raise Unrecognised(f"{code.path} has no {OPTIMIZER}.{EPILOGUE}")
+    return None if FORGETS in epilogue else "a backward adds to the one before it"
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Let each backward of a step count."""
+    if module.__name__.endswith("engine"):
+        patch.wrap(module.DeepSpeedEngine, "backward", functools.partial(backward, patch))
+        patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
+    else:
+        patch.wrap(module.DeepSpeedZeroOptimizer, "zero_grad", zero_grad)
+
+
+def backward(patch: Patch, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around ``DeepSpeedEngine.backward``."""
+    optimizer = self.optimizer
+    if not _keeps_sums(optimizer):
+        return original(self, *args, **kwargs)
+    if optimizer in _ended and optimizer not in _dropped:
+        patch.warn("offload_optimizer", OFFLOADED)
+    earlier = _earlier(optimizer)
+    _running.add(optimizer)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        _running.discard(optimizer)
+        _dropped.discard(optimizer)
+        if optimizer.cpu_offload and self.is_gradient_accumulation_boundary():
+            _ended.add(optimizer)
+        _put_back(optimizer, earlier)
+
+
+def _keeps_sums(optimizer: Any) -> bool:
+    return type(optimizer).__name__ == OPTIMIZER and not getattr(optimizer, "zenflow", False)
+
+
+def _earlier(optimizer: Any) -> dict[int, list[Any]]:
+    """Take what backwards before this one left for the step, by group."""
+    if optimizer in _dropped or optimizer.cpu_offload:
+        return {}
+    found = {group: grads for group, grads in optimizer.averaged_gradients.items() if grads is not None}
+    optimizer.averaged_gradients.update(dict.fromkeys(found))
+    if found and getattr(optimizer, "use_grad_accum_attribute", False):
+        # They are in the sums, and the next reduction would take them for this rank's own.
+        for params in optimizer.bit16_groups:
+            for param in params:
+                param.grad_accum = None
+    return found
+
+
+def _put_back(optimizer: Any, earlier: dict[int, list[Any]]) -> None:
+    for group, gradients in earlier.items():
+        now = optimizer.averaged_gradients.get(group)
+        for total, before in zip(now or (), gradients, strict=bool(now)):
+            total.add_(before)
+        optimizer.averaged_gradients[group] = now or gradients
+
+
+def zero_grad(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the optimizer's."""
+    if self not in _running:  # some releases call it at the end of each backward
+        _dropped.add(self)
+    return original(self, *args, **kwargs)
+
+
+def zero_grad_of_engine(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Around the engine's, which does not call the optimizer's."""
+    if _keeps_sums(self.optimizer):
+        _dropped.add(self.optimizer)
+    return original(self, *args, **kwargs)

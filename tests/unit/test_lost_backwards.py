@@ -1,0 +1,99 @@
+"""Which backwards before one step are added up; the sums themselves are proven in real runs."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+patch: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero_lost_backwards")
+
+
+class Sum:
+    """A tensor, as far as sums go."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def add_(self, other: Sum) -> None:
+        self.value += other.value
+
+
+class DeepSpeedZeroOptimizer:
+    cpu_offload = False
+
+    def __init__(self) -> None:
+        self.averaged_gradients: dict[int, list[Sum] | None] = {0: None}
+
+
+class Engine:
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.warned: list[str] = []
+
+    def warn(self, key: str, text: str) -> None:
+        self.warned.append(text)
+
+    def is_gradient_accumulation_boundary(self) -> bool:
+        return True
+
+
+def overwrites(engine: Engine, loss: int) -> None:
+    """DeepSpeed's backward, and what it calls in its midst."""
+    patch.zero_grad(lambda self: None, engine.optimizer)
+    engine.optimizer.averaged_gradients[0] = [Sum(loss)]
+
+
+def after(engine: Engine, *losses: int) -> int:
+    for loss in losses:
+        patch.backward(engine, overwrites, engine, loss)
+    return int(engine.optimizer.averaged_gradients[0][0].value)
+
+
+def test_backwards_before_one_step_are_added() -> None:
+    assert after(Engine(DeepSpeedZeroOptimizer()), 1, 2, 4) == 7
+
+
+def test_a_step_begins_anew() -> None:
+    engine = Engine(DeepSpeedZeroOptimizer())
+    after(engine, 1)
+    engine.optimizer.averaged_gradients[0] = None
+    assert after(engine, 2) == 2
+
+
+@pytest.mark.parametrize("whose", ["optimizer", "engine"])
+def test_what_was_dropped_is_not_added(whose: str) -> None:
+    engine = Engine(DeepSpeedZeroOptimizer())
+    after(engine, 1)
+    if whose == "engine":
+        patch.zero_grad_of_engine(lambda self: None, engine)
+    else:
+        patch.zero_grad(lambda self: None, engine.optimizer)
+    assert after(engine, 2, 4) == 6
+
+
+def test_sums_that_a_backward_leaves_alone_stay() -> None:
+    """As before a window's end."""
+    engine = Engine(DeepSpeedZeroOptimizer())
+    after(engine, 1)
+    patch.backward(engine, lambda self, loss: None, engine, 2)
+    assert engine.optimizer.averaged_gradients[0][0].value == 1
+
+
+def test_other_optimizers_are_left_alone() -> None:
+    engine = Engine(None)
+    patch.backward(engine, lambda self, loss: None, engine, 1)
+    patch.zero_grad_of_engine(lambda self: None, engine)
+
+
+def test_offloaded_sums_are_named() -> None:
+    optimizer = DeepSpeedZeroOptimizer()
+    optimizer.cpu_offload = True
+    engine = Engine(optimizer)
+    assert after(engine, 1) == 1
+    patch.zero_grad(lambda self: None, optimizer)  # as a step does
+    assert after(engine, 2) == 2
+    assert engine.warned == []
+    assert after(engine, 4) == 4
+    assert engine.warned == [patch.OFFLOADED]
