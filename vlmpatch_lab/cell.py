@@ -45,6 +45,10 @@ PATTERNS: dict[str, Callable[[int, int, int], str]] = {
     "text-first": lambda step, micro, rank: "image" if micro else "text",
     "text-last": lambda step, micro, rank: "text" if micro else "image",
     "text": lambda step, micro, rank: "text",
+    # As in a shuffled data set: images on both ranks, on one, and in every seventh micro-batch nowhere.
+    "mixed": lambda step, micro, rank: (
+        "text" if (5 * step + 3 * micro + 2 * rank) % 7 in (0, 2, 3) else "image"
+    ),
 }
 OPTIMIZERS = ("adamw", "sgd")  # SGD shows the scale of a gradient, which Adam takes away
 # LoRA on every block; on the language model's only; on every block and modules_to_save; none
@@ -58,8 +62,11 @@ CHECKPOINTING = (
     "kbit",
 )  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "old_flag", "override", "copied")
-SCENARIOS = ("", "resume", "no_sync", "extra", "frozen", "dummy-first", "two-backwards", "old_names")
-PLAIN_SCENARIOS = ("extra", "frozen")  # those that change what is right
+SCENARIOS = (
+    *("", "resume", "resume-within", "no_sync", "extra", "frozen", "dummy-first", "two-backwards"),
+    *("overflow", "old_names"),
+)
+PLAIN_SCENARIOS = ("extra", "frozen", "overflow")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
 
@@ -88,8 +95,10 @@ class Cell:
     config: dict[str, Any] = field(default_factory=dict)  # merged into DeepSpeed's configuration
     dtype: str = "float32"
     device: str = "cpu"  # or "cuda": a GPU for each rank, and NCCL between them
-    # What a script may do besides: "resume" (saves and loads a checkpoint after the first step), "no_sync"
-    # (ZeRO-1), "extra" (a trainable parameter that nothing uses), "frozen" (the vision tower), "dummy-first"
+    # What a script may do besides: "resume" (saves and loads a checkpoint after the first step),
+    # "resume-within" (in the second window, which then begins anew), "overflow" (the first step's loss is
+    # infinite on one rank, so a loss scaler passes over that step), "no_sync" (ZeRO-1), "extra" (a trainable
+    # parameter that nothing uses), "frozen" (the vision tower), "dummy-first"
     # (the tower runs on a rank without an image too, before the text embedding and not after it),
     # "two-backwards" (each forward has a backward of its own before the step), "old_names" (a trainer is
     # built with the names that arguments had in 2024).

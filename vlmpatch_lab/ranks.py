@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import importlib
 import json
+import math
 import os
 import sys
 import traceback
@@ -91,28 +92,41 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
     steps, losses, cost = [], [], {}
     for step in range(cell.compared):
         meter.start()
-        for micro in range(cell.accumulation):
+        for micro in micro_batches(cell, step):
+            if micro is None:
+                engine = resumed(cell, engine, folder, out.parent)
+                model = engine.whole()
+                continue
+            last = micro == cell.accumulation - 1
             for rank in seen:
                 batches = samples.of(step, micro, rank)
-                with engine.micro_batch(last=micro == cell.accumulation - 1):
+                with engine.micro_batch(last=last):
                     idle = idle_tower(cell, samples, batches, model)
                     parts = [*idle, *map(engine.forward, batches)]
                     apart = parts if cell.scenario == "two-backwards" else [torch.stack(parts).sum()]
+                    if cell.scenario == "overflow" and (step, micro, rank) == (0, 0, 0):
+                        apart = [loss * math.inf for loss in apart]
                     for loss in apart:
                         engine.backward(loss)
                 losses.append(sum(part.item() for part in parts))
-            if micro == cell.accumulation - 1:
-                steps.append(gradients(engine, model))
-            engine.step(last=micro == cell.accumulation - 1)
+            if last:
+                # DeepSpeed reads gradients, and does not know the order that round robin puts them in.
+                unread = cell.zero.get("round_robin_gradients")
+                steps.append({} if unread else gradients(engine, model))
+            engine.step(last=last)
         cost = meter.stop()
-        if cell.scenario == "resume" and step == 0:
-            engine = resumed(cell, engine, folder, out.parent)
-            model = engine.whole()
     changed = {name: value - before[name] for name, value in parameters(model).items()}
     torch.save({"steps": steps, "parameters": changed}, out)
     if cell.device != "cpu":
         cost["peak_bytes"] = torch.cuda.max_memory_allocated()
     return {"losses": losses, "digest": digest(model), "cost": cost}
+
+
+def micro_batches(cell: Cell, step: int) -> list[int | None]:
+    """Those of one window; None is where the training ends, and begins again from its checkpoint."""
+    window: list[int | None] = [*range(cell.accumulation)]
+    stopped = {"resume": [None, *window], "resume-within": [0, None, *window]}
+    return stopped.get(cell.scenario, window) if step == 1 else window
 
 
 def idle_tower(
@@ -413,10 +427,18 @@ class Averaged:
     def step(self, last: bool = True) -> None:
         if not last:
             return
+        if self.cell.scenario == "overflow" and not self.finite():
+            self.optimizer.zero_grad()
+            return
         if clip := self.cell.config.get("gradient_clipping"):
             torch.nn.utils.clip_grad_norm_(self.trainable, clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def finite(self) -> bool:
+        """Whether a loss scaler would let the optimizer take this step."""
+        found = (parameter.grad for parameter in self.trainable if parameter.grad is not None)
+        return all(bool(gradient.isfinite().all()) for gradient in found)
 
     def whole(self) -> torch.nn.Module:
         return self.model
@@ -516,6 +538,8 @@ class DeepSpeed:
         deepspeed.init_distributed(dist_backend=BACKENDS[cell.device], auto_mpi_discovery=False)
         if cell.engine == "zero3" and cell.device == "cpu":
             wait_for_every_collective()
+        if cell.device == "cpu":
+            answer_for_cpu()
         self.cell = cell
         config = deepspeed_config(cell)
         trainable = [p for p in model.parameters() if p.requires_grad]
@@ -550,6 +574,21 @@ class DeepSpeed:
 
     def load(self, folder: Path) -> None:
         self.engine.load_checkpoint(str(folder))
+
+
+def answer_for_cpu() -> None:
+    """What DeepSpeed asks of a GPU and takes a CPU to lack."""
+    # torch computes in half precision there; an instruction for it few processors have.
+    importlib.import_module("deepspeed.accelerator").get_accelerator().is_fp16_supported = lambda: True
+    # It finds gradients by the names of types, which are others on a CPU, and reduced none; ended by 0.19.8.
+    flat = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2")
+    vars(flat)["split_half_float_double"] = by_dtype
+
+
+def by_dtype(tensors: list[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Parts of one dtype each, for a reduction each."""
+    dtypes = dict.fromkeys(tensor.dtype for tensor in tensors)
+    return [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in dtypes]
 
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
@@ -620,8 +659,9 @@ def parameters(model: torch.nn.Module) -> Gradients:
 
 def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
     """The whole of a parameter, its master copy where DeepSpeed keeps one."""
-    # Under ZeRO-3 gathering the parameter itself would have to free it.
-    if hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping"):
+    # Under ZeRO-3 gathering the parameter itself would have to free it. In float32 it is its own master copy.
+    low = hasattr(parameter, "_hp_mapping") and parameter.dtype != torch.float32
+    if hasattr(parameter, "ds_id") or low:
         value: torch.Tensor = deepspeed.utils.safe_get_full_fp32_param(parameter)
         return value
     sharded: Any = parameter

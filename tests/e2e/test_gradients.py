@@ -25,6 +25,8 @@ GRADIENTS, PARAMETERS = 1e-5, 1e-3  # relative; float32, and steps divide by a g
 LOW = 0.3  # relative, of 16 bits against float32
 TF457, TF523 = "tf457-ds0182", "tf523-ds0198"
 OFFLOAD = {"offload_optimizer": {"device": "cpu"}}
+# Releases whose ZeRO-3 ends where a step calls other modules than the one before it.
+ENDS_BY_ITSELF = ("tf445-ds0145",)
 
 
 @dataclass(frozen=True)
@@ -74,8 +76,23 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
 
 def mended(stack: envs.Stack, wanted: list[Cell], out: Path) -> dict[str, Result]:
     """``wanted`` with vlmpatch, but without what hides these failures in models that it knows."""
-    env = {"VLMPATCH_DISABLE": "batches-without-images"}
-    return cells.run(stack, wanted, out / "patched", patched=True, reference=out / "bare", env=env)
+    # Checkpoints hold what torch loads no more since 2.6; DeepSpeed of that time says nothing about it.
+    env = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
+    found: dict[str, Result] = {}
+    for number, (off, cells_of) in enumerate(without(stack, wanted).items()):
+        told = {**env, "VLMPATCH_DISABLE": off}
+        place = out / f"patched{number}"
+        found |= cells.run(stack, cells_of, place, patched=True, reference=out / "bare", env=told)
+    return found
+
+
+def without(stack: envs.Stack, wanted: list[Cell]) -> dict[str, list[Cell]]:
+    """``wanted`` by the patch that is switched off for them."""
+    by_patch: dict[str, list[Cell]] = {}
+    for cell in wanted:
+        ends = stack.name in ENDS_BY_ITSELF and cell.engine == "zero3"
+        by_patch.setdefault("" if ends else "batches-without-images", []).append(cell)
+    return by_patch
 
 
 def right(result: Result, gradients: float = GRADIENTS, parameters: float = PARAMETERS) -> bool:
@@ -104,7 +121,6 @@ OLDER = ("tf445-ds0145", "tf445-ds0154", "tf447-ds0169", "tf454-ds0175", "tf456-
 ALL = (*OLDER, TF457, "tf500-ds0192", "tf522-ds0193", TF523)
 WITHOUT_NO_SYNC = ("tf445-ds0145", "tf445-ds0154")  # the engine's own came with 0.16
 SMALL = {"reduce_bucket_size": 3000}  # some parameters are larger than a bucket
-# Not round_robin_gradients: safe_get_full_grad, by which gradients are read, does not know that order.
 FLAT: dict[str, dict[str, Any]] = {
     "defaults": {},
     "overlap": {"overlap_comm": True},
@@ -128,6 +144,8 @@ STAGE3: dict[str, dict[str, Any]] = {
     "offload, small sub-groups": {**OFFLOAD, "sub_group_size": 3000},
 }
 CLIPPED = {"gradient_clipping": 0.05}
+ROUND_ROBIN = {"round_robin_gradients": True}
+HALF = {"fp16": {"enabled": True, "initial_scale_power": 6}}  # the scale changes with what overflows
 
 
 def sweep() -> Iterator[Cell]:
@@ -142,6 +160,12 @@ def sweep() -> Iterator[Cell]:
         yield zero(2, "alternating", 2, zero=FLAT[name], scenario="resume")
         yield zero(2, "one-rank-text", zero=FLAT[name], scenario="extra", optimizer="sgd")
         yield zero(2, "alternating", zero=FLAT[name], scenario="dummy-first")
+        yield zero(2, "text-last", 2, zero=FLAT[name], scenario="resume-within")
+        yield from half(2, FLAT[name])
+    for setting in (ROUND_ROBIN, {**ROUND_ROBIN, "overlap_comm": True, **SMALL}, {**ROUND_ROBIN, **OFFLOAD}):
+        yield zero(2, "alternating", 2, zero=setting)
+        yield zero(2, "text-step", zero=setting)
+    yield from half(1, {})
     yield zero(1, "one-rank-text", 2, scenario="no_sync")
     yield zero(2, "alternating", scenario="frozen")
     yield zero(2, "alternating", 2, dtype="bfloat16", optimizer="sgd")
@@ -153,7 +177,31 @@ def sweep() -> Iterator[Cell]:
         yield zero(3, "text-step", 2, zero=STAGE3[name], config=CLIPPED)
         yield zero(3, "text-step", 2, zero=STAGE3[name], scenario="resume")
         yield zero(3, "images", zero=STAGE3[name], scenario="extra", optimizer="sgd")
+        yield zero(3, "text-last", 2, zero=STAGE3[name], scenario="resume-within")
+        yield from half(3, STAGE3[name])
     yield zero(3, "text-step", 2, dtype="bfloat16", optimizer="sgd")
+
+
+def half(stage: int, setting: dict[str, Any]) -> Iterator[Cell]:
+    """fp16 with a loss scale, and a first step that overflows, after which some parameters get nothing."""
+    later = "text-last" if stage == 3 else "alternating"
+    for pattern, accumulation, more in (("text-step", 1, {}), (later, 4, CLIPPED)):
+        for scenario in ("", "overflow"):
+            config = {**HALF, **more}
+            fields = {"dtype": "float16", "optimizer": "sgd", "scenario": scenario, "config": config}
+            yield zero(stage, pattern, accumulation, zero=setting, **fields)
+
+
+def holds(cell: Cell, result: Result) -> bool:
+    """Whether a cell of the sweep is right by what can be read of it."""
+    low = LOW if cell.dtype != "float32" else None
+    # Gradients of fp16 are scaled; those of round robin were not read.
+    if cell.dtype == "float16" or "round_robin_gradients" in cell.zero:
+        found = result.parameters
+        return (
+            result.ok and len(set(result.digests)) == 1 and found is not None and found <= (low or PARAMETERS)
+        )
+    return right(result, low or GRADIENTS, low or PARAMETERS)
 
 
 @pytest.mark.slow
@@ -163,11 +211,7 @@ def test_every_setting_of_every_release(name: str, tmp_path: Path) -> None:
     wanted = [cell for cell in sweep() if cell.scenario != "no_sync" or name not in WITHOUT_NO_SYNC]
     cells.run(stack, [cell.reference for cell in wanted], tmp_path / "bare")
     found = mended(stack, wanted, tmp_path)
-    wrong = [
-        str(found[cell.id])
-        for cell in wanted
-        if not right(found[cell.id], *((LOW, LOW) if cell.dtype != "float32" else ()))
-    ]
+    wrong = [str(found[cell.id]) for cell in wanted if not holds(cell, found[cell.id])]
     assert not wrong, "\n".join(wrong)
 
 

@@ -1,4 +1,4 @@
-"""Up to 200 optimizer steps: the parameters of checkpointing off, bit by bit, and nothing that grows.
+"""200 optimizer steps: the parameters of checkpointing off, bit by bit, and nothing that grows.
 
 DDP, ZeRO-2 and ZeRO-3, LoRA (with dropout) and full tuning, two micro-batches a step.
 """
@@ -14,13 +14,17 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import mixed_long
 from tests.lab import envs, launch
 from vlmpatch_lab.cell import Cell, write_cells
 
-# ZeRO-2 is the same bit by bit for 60 steps; after 200 it was not, in the one run measured, and why is open.
-STEPS = {"ddp": 200, "zero2": 60, "zero3": 200}
+STEPS = 200
+LOSES = {
+    "tf457-ds0182": ("zero2",)
+}  # F18: with two micro-batches a step this release is no measure by itself
 SETTLED = 1  # looks until caches and threads are those of a running training
 GROWTH = 1.02
+ROUNDING = 1e-3  # relative to what 200 steps changed; 3e-5 was measured
 STACKS = ("tf457-ds0182", "tf523-ds0198")
 ENGINES, TUNINGS = ("ddp", "zero2", "zero3"), ("lora", "full")
 
@@ -29,7 +33,7 @@ Results = Callable[[str], tuple[dict[str, Any], dict[str, Any]]]
 
 
 def cell(engine: str, tuning: str) -> Cell:
-    return Cell(engine=engine, tuning=tuning, trainer="long", compared=STEPS[engine], accumulation=2)
+    return Cell(engine=engine, tuning=tuning, trainer="long", compared=STEPS, accumulation=2)
 
 
 def off(wanted: Cell) -> Cell:
@@ -46,7 +50,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         envs.make(stack)
         folder = tmp_path_factory.mktemp(name)
         wanted = [cell(engine, tuning) for engine in ENGINES for tuning in TUNINGS]
-        right = run(stack, [off(one) for one in wanted], folder / "off", patched=False)
+        loses = [one for one in wanted if one.engine in LOSES.get(name, ())]
+        keeps = [one for one in wanted if one not in loses]
+        right = run(stack, [off(one) for one in keeps], folder / "off", patched=False)
+        right |= run(stack, [off(one) for one in loses], folder / "mended", patched=True) if loses else {}
         return right, run(stack, wanted, folder / "patched", patched=True)
 
     return of_stack
@@ -85,3 +92,15 @@ def test_the_same_parameters_and_nothing_grows(
     assert [rank["losses"] for rank in mine["ranks"]] == [rank["losses"] for rank in right["ranks"]]
     digests = {rank["digest"] for report in (mine, right) for rank in report["ranks"]}
     assert len(digests) == 1, "the parameters are not those of checkpointing off"
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_mixed_data_leaves_the_parameters_of_one_process(stack: str, tmp_path: Path) -> None:
+    """ZeRO-3 sums in another order, and rounding grows; DDP and ZeRO-2 differ in no bit."""
+    asked = mixed_long.wanted(mixed_long.ENGINES, mixed_long.TUNINGS)
+    for result in mixed_long.run(stack, asked, tmp_path).values():
+        assert result.ok, f"{result}\n{result.log[-4000:]}"
+        assert not result.missing, result
+        assert result.between_ranks == 0.0, result
+        assert result.parameters is not None, result
+        assert result.parameters <= ROUNDING, result
