@@ -35,6 +35,17 @@ CHAT = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+# How the rows of ``data`` are written, in the words of LLaMA-Factory's dataset_info.json.
+SHAREGPT = {
+    "formatting": "sharegpt",
+    "columns": {"messages": "messages", "images": "images"},
+    "tags": {
+        "role_tag": "role",
+        "content_tag": "content",
+        "user_tag": "user",
+        "assistant_tag": "assistant",
+    },
+}
 Ids = dict[str, int]  # token -> id
 
 
@@ -50,6 +61,7 @@ class Kind:
     image: str  # what stands for an image in the chat template
     text: dict[str, Any] = field(default_factory=dict)
     tokens: tuple[str, ...] = QWEN_TOKENS
+    processor: dict[str, Any] = field(default_factory=dict)  # what it is told beside its parts
 
 
 def qwen_ids(ids: Ids) -> dict[str, Any]:
@@ -108,6 +120,42 @@ KINDS = {
         preprocessor={**QWEN_PREPROCESSOR, "processor_class": "Qwen2_5_VLProcessor"},
         image=QWEN_IMAGE,
     ),
+    # LLaVA for whole frameworks; cells have a smaller one in the zoo.
+    "llava_files": Kind(
+        config="LlavaConfig",
+        model="LlavaForConditionalGeneration",
+        vision={
+            "model_type": "clip_vision_model",
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "projection_dim": 32,
+            "image_size": 28,
+            "patch_size": 14,
+        },
+        text={"model_type": "qwen2"},
+        top=lambda ids: {
+            "image_token_index": ids["<image>"],
+            "image_seq_length": 4,
+            "vision_feature_layer": -1,
+        },
+        preprocessor={
+            "image_processor_type": "CLIPImageProcessor",
+            "processor_class": "LlavaProcessor",
+            "size": {"shortest_edge": 28},
+            "crop_size": {"height": 28, "width": 28},
+        },
+        image="<image>",
+        tokens=(*QWEN_TOKENS, "<image>"),
+        processor={
+            "processor_class": "LlavaProcessor",
+            "patch_size": 14,
+            "num_additional_image_tokens": 1,
+            "vision_feature_select_strategy": "default",
+            "image_token": "<image>",
+        },
+    ),
 }
 
 
@@ -116,6 +164,8 @@ def build(kind: Kind, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     ids = write_tokenizer(kind, folder)
     _write(folder / "preprocessor_config.json", kind.preprocessor)
+    if kind.processor:
+        _write(folder / "processor_config.json", kind.processor)
     write_data(folder / "data")
     return write_model(kind, ids, folder)
 

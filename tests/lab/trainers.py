@@ -19,6 +19,7 @@ import torch.distributed.fsdp
 import transformers
 
 from tests.lab import field, zoo
+from tests.lab.tiny import SHAREGPT
 from vlmpatch_lab import ranks
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
@@ -315,7 +316,7 @@ def llamafactory_unused(cell: Cell, folder: Path, output: Path) -> None:
 def llamafactory(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     run_exp = importlib.import_module("llamafactory.train.tuner").run_exp
 
-    info = {"sft": {"file_name": "sft.jsonl", "formatting": "sharegpt", "columns": COLUMNS, "tags": TAGS}}
+    info = {"sft": {"file_name": "sft.jsonl", **SHAREGPT}}
     output.mkdir(parents=True, exist_ok=True)
     (output / "dataset_info.json").write_text(json.dumps(info))
     (output / "sft.jsonl").write_text((folder / "data" / "sft.jsonl").read_text())
@@ -410,8 +411,6 @@ def _turn(row: dict[str, Any], message: dict[str, str]) -> dict[str, Any]:
     return {"role": message["role"], "content": [*shown, {"type": "text", "text": text}]}
 
 
-COLUMNS = {"messages": "messages", "images": "images"}
-TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
     "hf_fsdp2": hf_fsdp2,
