@@ -197,6 +197,32 @@ def qwen2_5_omni(folder: Path) -> int:
     return write(tf.Qwen2_5OmniThinkerForConditionalGeneration(config), folder, images, 4)
 
 
+def qwen3_omni_moe(folder: Path) -> int:
+    """The thinker again: before transformers 5 a module an expert."""
+    import transformers as tf
+
+    text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
+    text |= {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+    audio = {
+        "num_mel_bins": 16,
+        "d_model": 32,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 4,
+        "encoder_ffn_dim": 64,
+        "output_dim": 64,
+        "n_window": 8,
+        "n_window_infer": 16,
+        "downsample_hidden_size": 16,
+        "max_source_positions": 64,
+    }
+    tokens = {name: QWEN_IDS[name] for name in ("image_token_id", "video_token_id")}
+    config = tf.Qwen3OmniMoeThinkerConfig(
+        text_config=text, vision_config=QWEN3_VISION, audio_config=audio, audio_token_id=IMAGE + 4, **tokens
+    )
+    config.vision_start_token_id = IMAGE + 2
+    return write(tf.Qwen3OmniMoeThinkerForConditionalGeneration(config), folder, _qwen3_images, 4)
+
+
 def llava_next(folder: Path) -> int:
     """Tiles of a picture: here the whole of it and one tile, with a newline after each row."""
     import torch
@@ -482,6 +508,7 @@ ZOO: dict[str, Callable[[Path], int]] = {
     "minicpmv4_6": minicpmv4_6,
     "qwen3_vl_moe": qwen3_vl_moe,
     "qwen2_5_omni": qwen2_5_omni,
+    "qwen3_omni_moe": qwen3_omni_moe,
     "llava_next": llava_next,
     "llava_onevision": llava_onevision,
     "paligemma": paligemma,
