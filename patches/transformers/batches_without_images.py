@@ -308,10 +308,11 @@ def _encode_on_every_rank(original: Any, self: Any, model_kwargs: Any, *args: An
     if path is None or ranks() == 1 or not (groups := waiting_groups(_image_side(model))):
         return original(self, model_kwargs, *args, **kwargs)
     own = sum(model_kwargs.get(name) is not None for name in path.pixels)
-    result = original(self, model_kwargs, *args, **kwargs)
     device = next((v.device for v in model_kwargs.values() if isinstance(v, torch.Tensor)), self.device)
+    missing = largest(own, groups, device) - own  # before anything is gathered: ranks meet here first
+    result = original(self, model_kwargs, *args, **kwargs)
     parameter = next(p for part in _image_side(model) for p in part.parameters() if p.is_floating_point())
-    for _ in range(largest(own, groups, device) - own):
+    for _ in range(missing):
         path.run(model, parameter.dtype, device)
     return result
 

@@ -102,18 +102,27 @@ def mean_gradients(model: Any, batches: list[Batch]) -> dict[str, torch.Tensor]:
     return found
 
 
-def train(kind: str, folder: Path, rank: int, meet: Any, make: Callable[[Path], list[Batch]]) -> float:
-    """One backward under ZeRO-3: the largest relative difference of any gradient."""
+def train(
+    kind: str,
+    folder: Path,
+    rank: int,
+    meet: Any,
+    make: Callable[[Path], list[Batch]],
+    engine: str = "zero3",
+) -> float:
+    """One backward: the largest relative difference of any gradient."""
     model = ranks.load(Cell(kind), folder)
     batches = make(folder)
     right = mean_gradients(model, batches)
     with meet():
-        engine = zero3(model)
-        engine.backward(engine(**batches[rank]).loss)
+        trained = ranks.ENGINES[engine](Cell(kind, engine, "full"), model)
+        trained.backward(trained.forward(batches[rank]))
         worst = 0.0
         for name, parameter in model.named_parameters():
-            got = deepspeed.utils.safe_get_full_grad(parameter)
-            value = right.get(name, torch.zeros_like(got))
+            got, value = trained.gradient(parameter), right.get(name)
+            if got is None:
+                got = torch.zeros(()) if value is None else torch.zeros_like(value)
+            value = torch.zeros_like(got) if value is None else value
             scale = max(float(value.abs().max()), 1e-4)
             worst = max(worst, float((got - value).abs().max()) / scale)
     return worst
@@ -188,6 +197,8 @@ SCENARIOS: dict[str, Callable[..., float]] = {
     "text": functools.partial(train, make=image_and_text),
     "image-and-both": functools.partial(train, make=image_and_both),
     "video-and-text": functools.partial(train, make=video_and_text),
+    "video-and-text-zero2": functools.partial(train, make=video_and_text, engine="zero2"),
+    "video-and-text-fsdp2": functools.partial(train, make=video_and_text, engine="fsdp2"),
     "slices": functools.partial(train, make=slices),
     "evaluate": evaluate,
     "generate": generate,

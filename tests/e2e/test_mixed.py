@@ -96,13 +96,25 @@ SCENARIOS = (
     "generate:qwen3_vl",
     "fsdp1:llava",
 )
+MORE = (
+    "video-and-text-zero2:qwen3_vl",
+    "video-and-text-fsdp2:qwen3_vl",
+    "evaluate:gemma3",
+    "generate:llava",
+    *(f"fsdp1:{kind}" for kind in ("gemma3", "internvl", "qwen3_vl")),
+)
+SETS = [pytest.param(TF457, SCENARIOS, id=TF457)]
+SETS += [
+    pytest.param(stack, wanted, id=f"{stack}-{name}", marks=pytest.mark.slow)
+    for stack, name, wanted in ((TF523, "short", SCENARIOS), (TF457, "more", MORE), (TF523, "more", MORE))
+]
 
 
-@pytest.mark.parametrize("stack", [TF457, pytest.param(TF523, marks=pytest.mark.slow)])
-def test_videos_evaluation_and_generation(stack: str, tmp_path: Path) -> None:
-    made = launch.checkpoints(envs.read_stacks()[stack], ["qwen3_vl", "llava"])
-    bare, patched = (of_scenarios(stack, made, SCENARIOS, tmp_path, how) for how in ("bare", "patched"))
-    for scenario in SCENARIOS:
+@pytest.mark.parametrize(("stack", "wanted"), SETS)
+def test_videos_evaluation_and_generation(stack: str, wanted: tuple[str, ...], tmp_path: Path) -> None:
+    made = launch.checkpoints(envs.read_stacks()[stack], sorted({name.split(":")[1] for name in wanted}))
+    bare, patched = (of_scenarios(stack, made, wanted, tmp_path, how) for how in ("bare", "patched"))
+    for scenario in wanted:
         assert bare[scenario][0] is not None, f"{scenario} holds without us"
         assert patched[scenario][0] is None, f"{scenario}: {patched[scenario][0]}"
         # What a step of SGD did to a parameter is known to the rounding of the parameter.
