@@ -42,7 +42,8 @@ class Hooks:
         self._patterns: list[tuple[str, Callback]] = []
         self._tops: set[str] = set()  # the first parts of the patterns: what can match at all
         self._counted = 0  # how many modules there were at the last look at the new ones
-        self._running: set[str] = set()  # watched modules seen while they were being imported
+        self._running: set[str] = set()  # watched modules seen while others import them
+        self._ours: set[str] = set()  # watched modules that run their code through us just now
         # Callbacks that have not been called for the module as it is now; usually not yet imported.
         self._waiting: dict[str, list[Callback]] = {}
         self._lock = Lock()
@@ -103,11 +104,18 @@ class Hooks:
         )
         return [module for name in names if (module := sys.modules.get(name)) is not None and _ready(module)]
 
-    def executing(self, name: str) -> None:
-        """Module ``name`` is about to run its code (again): call everyone who wants to be there first."""
+    def execute(self, loader: Any, module: ModuleType) -> None:
+        """Run the code of ``module`` (again), between those who want to be there first and the others."""
+        name = module.__name__
         with self._lock:
             callbacks = list(self._early.get(name, ()))
         self._call(name, callbacks, owed=False)
+        self._ours.add(name)
+        try:
+            loader.exec_module(module)
+        finally:
+            self._ours.discard(name)
+        self.executed(name)
 
     def executed(self, name: str) -> None:
         """Module ``name`` has just run its code (again): call everyone who watches it."""
@@ -126,15 +134,20 @@ class Hooks:
         """``sweep`` for what has been imported since the last look: it costs nothing that grows."""
         count = len(sys.modules)
         fresh, self._counted = count - self._counted, count
+        if fresh <= 0 and not self._running:
+            return
         try:
             # A dict keeps the order of insertion, so the new ones are its last. Where as many have gone
             # as come, one may be missed here; status() and every target's import look at all of them.
             names = list(itertools.islice(reversed(sys.modules), max(fresh, 0)))
         except RuntimeError:  # another thread is importing too
             names = list(self._waiting)
-        self._running = {name for name in (*self._running, *names) if name in self._waiting}
+        self._running.update(name for name in names if name in self._waiting)
         for name in tuple(self._running):
-            self._notice(name)
+            if name in self._waiting and name not in self._ours:
+                self._notice(name)
+            else:
+                self._running.discard(name)
 
     def _notice(self, name: str) -> None:
         module = sys.modules.get(name)
@@ -148,8 +161,10 @@ class Hooks:
     ) -> ModuleSpec | None:
         """The import system's question; see ``importlib.abc.MetaPathFinder``."""
         self._sweep_new()
+        if not self._wanted(fullname):
+            return None
         asking: set[str] = self._asking.__dict__.setdefault("names", set())
-        if fullname in asking or not self._wanted(fullname):
+        if fullname in asking:
             return None
         asking.add(fullname)
         try:
@@ -212,15 +227,13 @@ class _NotifyingLoader:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         if not _postpones(self._loader):
-            self._hooks.executing(module.__name__)
+            self._hooks.execute(self._loader, module)
+            return
         self._loader.exec_module(module)
-        if _postpones(self._loader):
-            # importlib.util.LazyLoader: nothing has run yet. Whoever touches the module runs the loader
-            # that its spec names then.
-            spec = _quietly(module, "__spec__")
-            spec.loader = _NotifyingLoader(spec.loader, self._hooks)
-        else:
-            self._hooks.executed(module.__name__)
+        # importlib.util.LazyLoader: nothing has run yet. Whoever touches the module runs the loader that
+        # its spec names then.
+        spec = _quietly(module, "__spec__")
+        spec.loader = _NotifyingLoader(spec.loader, self._hooks)
 
 
 def _ready(module: ModuleType) -> bool:

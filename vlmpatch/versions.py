@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import re
 import sys
 from types import ModuleType
@@ -86,7 +87,6 @@ def pep440() -> tuple[Any, Any]:
 
 def _under_another_name(package: str, having: str) -> str:
     """Import the ``package`` on ``sys.path`` that has a file ``having``, as a package of ours."""
-    import os
     from importlib.machinery import PathFinder
 
     alias = f"vlmpatch._{package}"
@@ -102,6 +102,18 @@ def _under_another_name(package: str, having: str) -> str:
 
 
 def _recorded(distribution: str) -> list[str]:
+    return _read(distribution, tuple((folder, _changed(folder)) for folder in sys.path))
+
+
+def _changed(folder: str) -> int:
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:  # a zip that is gone, a folder that never was
+        return 0
+
+
+@functools.lru_cache(maxsize=64)  # most targets of most patches ask for the same few
+def _read(distribution: str, path: tuple[tuple[str, int], ...]) -> list[str]:
     from importlib import metadata
 
     try:
@@ -127,8 +139,6 @@ def _same_release(one: str, other: str) -> bool:
 
 
 def _stated(module: str) -> str | None:
-    import os
-
     from vlmpatch.code import locate
 
     path = locate(module)
