@@ -120,7 +120,7 @@ def _digest(entry: catalog.Entry) -> str:
     text = _normal(file)
     for helper in sorted(set(re.findall(r"^from \.(\w+) import", _source(file), re.M))):
         text += _normal(f"{upstream}/{helper}.py")
-    declared = f"{sorted(entry.targets)}{sorted(entry.requires.items())}"
+    declared = f"{sorted(entry.targets)}{sorted(entry.requires.items())}{entry.before or ''}"
     return hashlib.sha256((text + declared).encode()).hexdigest()[:12]
 
 
