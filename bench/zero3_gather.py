@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bench.zero3_gather_ranks import MODES, Run
+from bench.zero3_gather_ranks import MODES
+from bench.zero3_runs import Run
 from tests.lab import envs, launch
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -3,8 +3,8 @@
     python -m bench.zero3_gather_ranks RUNS.json --out DIR
 
 runs in an environment with torch, transformers, peft and deepspeed. ``RUNS.json`` is a list of runs (the
-fields of ``Run``); for each, one JSON line goes to standard output. On a CPU the ranks are forked after
-the imports, on a GPU each is a process of its own.
+fields of ``bench.zero3_runs.Run``); for each, one JSON line goes to standard output. On a CPU the ranks
+are forked after the imports, on a GPU each is a process of its own.
 
     python -m bench.zero3_gather_ranks --table --device cuda --world 1 --size 2b --tuning lora
 
@@ -25,62 +25,20 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.zero3_runs import NOTHING_AHEAD, Run
 from vlmpatch_lab import forks
 from vlmpatch_lab.cell import first_cause
 from vlmpatch_lab.ports import free_port
 
-NOTHING_AHEAD = {
-    "stage3_max_live_parameters": 0,
-    "stage3_max_reuse_distance": 0,
-    "stage3_prefetch_bucket_size": 0,
-    "stage3_param_persistence_threshold": 0,
-}
 MODES = {  # checkpointing, with vlmpatch
     "off": ("off", False),
     "reentrant": ("reentrant", False),
     "non-reentrant": ("nonreentrant", False),
     "vlmpatch": ("nonreentrant", True),
 }
-
-
-@dataclass(frozen=True)
-class Run:
-    """One training."""
-
-    kind: str = "qwen2_vl"  # or "qwen2_5_vl", or "blocks": the scenarios of ``Blocks``
-    tuning: str = "lora"  # or "full", or "to_save": LoRA with modules_to_save
-    checkpointing: str = "off"  # or "reentrant", "nonreentrant"
-    patched: bool = False
-    # Of "blocks": "unused", "embedding", "table", "nested", "exception", "retain", "eval", "save",
-    # "save_alone", "uneven".
-    scenario: str = ""
-    forwards: int = 1
-    accumulation: int = 1
-    steps: int = 2
-    backward: str = "engine"  # or "loss": loss.backward()
-    early_stop: bool = True
-    zero: dict[str, Any] = field(default_factory=lambda: dict(NOTHING_AHEAD))
-    size: str = "small"
-    world: int = 2
-    device: str = "cpu"
-    dtype: str = "float32"
-    tokens: int = 32
-    measure: bool = True  # count gathers; off where only time matters
-    limit: float = 300.0  # seconds after which its ranks are killed; ten times as many on a GPU
-
-    @property
-    def id(self) -> str:
-        plain = Run()
-        said = [
-            f"{f.name}={getattr(self, f.name)}"
-            for f in dataclasses.fields(self)
-            if getattr(self, f.name) != getattr(plain, f.name)
-        ]
-        return ",".join(said).replace("/", "_").replace(" ", "")[:200] or "plain"
 
 
 # --- one rank -----------------------------------------------------------------------------------
@@ -194,8 +152,9 @@ def save(run: Run, engine: Any, rank: int) -> None:
 def one_backward(run: Run, engine: Any, batches: list[dict[str, Any]], number: int) -> None:
     import torch
 
-    broken = run.scenario == "exception" and number == 0
-    if broken:
+    if run.scenario == "exception" and number == 0:
+        from bench.zero3_blocks import Interrupted
+
         engine.module.fail = True
         with contextlib.suppress(Interrupted):
             _backward(run, engine, engine(**batches[0]).loss)
@@ -236,7 +195,9 @@ def build(run: Run) -> Any:
 
     torch.manual_seed(0)
     if run.kind == "blocks":
-        model = Blocks(run)
+        from bench.zero3_blocks import Blocks
+
+        model: Any = Blocks(run.scenario)
     else:
         from vlmpatch_lab import models
 
@@ -262,8 +223,10 @@ def make_batch(run: Run, rank: int, number: int) -> dict[str, Any]:
 
     seed = 1000 * number + rank
     if run.kind == "blocks":
+        from bench.zero3_blocks import WIDTH
+
         chance = torch.Generator().manual_seed(seed)
-        return {"x": torch.randn(4, Blocks.WIDTH, generator=chance)}
+        return {"x": torch.randn(4, WIDTH, generator=chance)}
     dtype = getattr(torch, run.dtype)
     return {
         name: value.to(run.device, dtype if value.is_floating_point() else None)
@@ -279,113 +242,6 @@ def switch_checkpointing(run: Run, model: Any) -> None:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
         if run.tuning != "full":
             model.enable_input_require_grads()
-
-
-class Interrupted(Exception):
-    """Raised in the middle of a backward by the scenario ``exception``."""
-
-
-def _blocks() -> Any:
-    import torch
-    from torch import nn
-    from torch.utils.checkpoint import checkpoint
-
-    class Table(nn.Embedding):  # type: ignore[misc]
-        """An embedding that multiplies by its weight, as Ovis2's visual embedding table does."""
-
-        def forward(self, weights: Any) -> Any:
-            return weights @ self.weight
-
-    class Block(nn.Module):  # type: ignore[misc]
-        """Frozen and trainable layers, and what the scenario asks for."""
-
-        def __init__(self, width: int, scenario: str) -> None:
-            super().__init__()
-            self.scenario = scenario
-            self.norm = nn.LayerNorm(width)
-            self.frozen = nn.Linear(width, width)
-            self.trained = nn.Linear(width, width)
-            self.last = nn.Linear(width, width)
-            self.side = nn.Linear(width, width) if scenario == "unused" else None
-            self.position = nn.Embedding(4, width) if scenario == "embedding" else None
-            self.table = Table(width, width) if scenario == "table" else None
-            for part in (self.norm, self.frozen, self.last, self.side, self.position, self.table):
-                if part is not None:
-                    part.requires_grad_(False)
-
-        def forward(self, x: Any, fail: bool = False) -> Any:
-            y = self.norm(x)
-            if self.position is not None:
-                y = y + self.position(torch.arange(4))
-            y = self.trained(torch.relu(self.frozen(y)))
-            if self.table is not None:
-                y = self.table(y)
-            if fail and y.requires_grad:
-                y.register_hook(_interrupt)
-            out = x + self.last(torch.relu(y))
-            if self.side is not None:
-                self.side(out)
-            return out
-
-    class Outer(nn.Module):  # type: ignore[misc]
-        """Two blocks, checkpointed one by one inside a checkpoint of both."""
-
-        def __init__(self, width: int, scenario: str) -> None:
-            super().__init__()
-            self.blocks = nn.ModuleList(Block(width, scenario) for _ in range(2))
-
-        def forward(self, x: Any, fail: bool = False) -> Any:
-            for block in self.blocks:
-                x = checkpoint(block, x, use_reentrant=False)
-            return x
-
-    class Blocks(nn.Module):  # type: ignore[misc]
-        """Checkpointed blocks; the first is fed an input without grad."""
-
-        WIDTH = 16
-
-        def __init__(self, run: Run) -> None:
-            super().__init__()
-            block = Outer if run.scenario == "nested" else Block
-            self.blocks = nn.ModuleList(block(self.WIDTH, run.scenario) for _ in range(3))
-            self.checkpointing = "off"
-            self.fail = False
-            self.uneven = run.scenario == "uneven"
-
-        def forward(self, x: Any) -> Any:
-            skipped = self.uneven and torch.distributed.get_rank()  # rank 1 never calls the first block
-            for number, block in enumerate(self.blocks):
-                if number < skipped:
-                    continue
-                fail = self.fail and number == len(self.blocks) - 1
-                if self.checkpointing == "off":
-                    x = block(x, fail)
-                else:
-                    x = checkpoint(block, x, fail, use_reentrant=self.checkpointing == "reentrant")
-            return Output(x.square().mean())
-
-    return Blocks
-
-
-def _interrupt(gradient: Any) -> None:
-    raise Interrupted
-
-
-@dataclass
-class Output:
-    """What a model returns, as far as it is used here."""
-
-    loss: Any
-
-
-class _Lazy:
-    WIDTH = 16
-
-    def __call__(self, run: Run) -> Any:
-        return _blocks()(run)
-
-
-Blocks = _Lazy()
 
 
 # --- results ------------------------------------------------------------------------------------

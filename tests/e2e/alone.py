@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.zero3_gather_ranks import Run
+from bench.zero3_runs import Run
 from tests.e2e import test_adapters as adapters
 from tests.e2e import test_field as field
 from tests.e2e import test_mixed as mixed

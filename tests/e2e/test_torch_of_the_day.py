@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from bench.zero3_gather_ranks import Run
+from bench.zero3_runs import Run
 from tests.e2e.test_zero3 import EXACT, FIRST_BLOCK, perform
 from tests.lab.cells import Result
 from tests.lab.outcomes import READY_TWICE, REDUCED_TWICE, RIGHT, Case, Outcome

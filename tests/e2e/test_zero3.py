@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from bench.zero3_gather_ranks import NOTHING_AHEAD, Run
+from bench.zero3_runs import NOTHING_AHEAD, Run
 from tests.lab import envs, launch
 from vlmpatch.code import Unrecognised, of_file
 
