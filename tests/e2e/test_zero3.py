@@ -333,3 +333,15 @@ def test_stock_gathers_more(stack: str, results: Results) -> None:
     run = dict(trainings(stack))["full, plain"]
     stock, mine = (results(stack)(which)["steps"][-1] for which in (bare(run), run))
     assert mine["calls"] < 0.9 * stock["calls"]
+
+
+@pytest.mark.slow
+def test_the_table_that_a_gpu_fills_is_written_on_a_cpu(tmp_path: Path) -> None:
+    command = ["python", "-m", "bench.zero3_gather_ranks", "--table", "--world", "1", "--out", str(tmp_path)]
+    finished = launch.run(envs.read_stacks()["tf457-ds0182"], command, limit=300)
+    assert finished.rc == 0, str(finished)
+    rows = [line.split(" | ") for line in finished.output.splitlines() if line.startswith("| ")]
+    lines = {row[0].strip("| "): row for row in rows}
+    assert {"off", "reentrant", "non-reentrant", "vlmpatch"} <= lines.keys()
+    assert "CheckpointError" in lines["non-reentrant"][1]
+    assert float(lines["vlmpatch"][2]) < float(lines["reentrant"][2])
