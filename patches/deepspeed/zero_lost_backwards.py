@@ -15,8 +15,8 @@ follows each backward there is nothing to add.
 Left alone: ZenFlow, ``loss.backward()`` without the engine, and ``offload_optimizer``: there a warning says
 that only the last counts.
 
-Seen in DeepSpeed 0.18.2 (the error) and 0.19.8; no upstream report was found.
-https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/stage_1_and_2.py
+Seen in DeepSpeed 0.18.2 (the error) and 0.19.8. Its own remedy is ``set_gradient_accumulation_boundary``.
+https://github.com/allenai/open-instruct/pull/1498; offloaded: https://github.com/deepspeedai/DeepSpeed/pull/7981
 """
 
 from __future__ import annotations

@@ -287,6 +287,13 @@ PROOFS = (
     Proof("zero3-stale-gradients", TF457, "cell", zero(3, "text-step"), " off", hidden_by=NO_BLANK_IMAGE),
     Proof("zero2-lost-micro-batches", TF457, "cell", zero(2, "images", 2), " off"),
     Proof(
+        "zero2-offload-lost-micro-batches",
+        TF457,
+        "cell",
+        zero(2, "images", 4, zero={"offload_optimizer": {"device": "cpu"}}),
+        " off",
+    ),
+    Proof(
         "zero-lost-backwards",
         TF523,
         "cell",

@@ -162,6 +162,8 @@ def sweep() -> Iterator[Cell]:
         yield zero(2, "alternating", zero=FLAT[name], scenario="dummy-first")
         yield zero(2, "text-last", 2, zero=FLAT[name], scenario="resume-within")
         yield from half(2, FLAT[name])
+    yield zero(1, "images", 3, zero=OFFLOAD)
+    yield zero(2, "images", 4, zero=OFFLOAD)
     for setting in (ROUND_ROBIN, {**ROUND_ROBIN, "overlap_comm": True, **SMALL}, {**ROUND_ROBIN, **OFFLOAD}):
         yield zero(2, "alternating", 2, zero=setting)
         yield zero(2, "text-step", zero=setting)
@@ -247,11 +249,12 @@ def test_a_release_that_changes_these_functions_is_declined(name: str, stack: st
         patch.look(of_file(file, str(changed)))
 
 
-def test_releases_without_the_lost_micro_batches_are_left_alone() -> None:
-    patch = importlib.import_module("vlmpatch.patches.deepspeed.zero2_lost_micro_batches")
+@pytest.mark.parametrize("name", ["zero2_lost_micro_batches", "zero2_offload_lost_micro_batches"])
+def test_releases_without_the_lost_micro_batches_are_left_alone(name: str) -> None:
+    patch = importlib.import_module(f"vlmpatch.patches.deepspeed.{name}")
     stacks = envs.read_stacks()
-    for name, needed in ((TF457, True), (TF523, False)):
-        (file,) = stacks[name].folder.glob(
+    for stack, needed in ((TF457, True), (TF523, False)):
+        (file,) = stacks[stack].folder.glob(
             "lib/python*/site-packages/deepspeed/runtime/zero/stage_1_and_2.py"
         )
         assert (patch.look(of_file("stage_1_and_2", str(file))) is None) == needed
