@@ -1,0 +1,88 @@
+"""A ZeRO step in which every gradient arrives, with vlmpatch and without: time, memory, what is communicated.
+
+    python -m bench.zero_step [STACK ...]
+
+Two ranks over gloo, a Qwen2-VL of 5 million parameters, an image in every batch. Runs with and without take
+turns, since the machine is not the same from minute to minute; counts are exact. Writes the table of
+``docs/mixed-batches.md`` and its Chinese twin.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.mixed_table import PAGES
+from tests.lab import envs, launch
+
+STACKS = ("tf457-ds0182", "tf523-ds0198")
+TURNS = 2  # of each
+BEGIN, END = "<!-- written by bench.zero_step -->", "<!-- end -->"
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ZeRO-1": ("zero1", {}),
+    "ZeRO-2": ("zero2", {}),
+    "ZeRO-2, overlap_comm": ("zero2", {"overlap_comm": True}),
+    "ZeRO-2, offload_optimizer": ("zero2", {"offload_optimizer": {"device": "cpu"}}),
+    "ZeRO-3": ("zero3", {}),
+    "ZeRO-3, offload_optimizer": ("zero3", {"offload_optimizer": {"device": "cpu"}}),
+}
+HEADS = {
+    False: ("", "time", "memory", "collectives", "Python calls"),
+    True: ("", "时间", "内存", "集合通信次数", "Python 调用次数"),
+}
+Step = dict[str, float]
+
+
+def measure(stack: str, model: Path, patched: bool) -> dict[str, Step]:
+    """One process of the stack: a step of each setting."""
+    asked = json.dumps(SETTINGS)
+    command: list[str | Path] = ["python", "-m", "bench.zero_step_ranks", model, asked]
+    finished = launch.run(
+        envs.read_stacks()[stack], [*command, *(["--patched"] if patched else [])], limit=600
+    )
+    found = [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"setting": ')]
+    if len(found) != len(SETTINGS):
+        raise RuntimeError(str(finished))
+    return {step.pop("setting"): step for step in found}
+
+
+def rows(stack: str, model: Path) -> list[str]:
+    turns = [(measure(stack, model, False), measure(stack, model, True)) for _ in range(TURNS)]
+    release = next(p.split("==")[1] for p in envs.read_stacks()[stack].packages if "deepspeed==" in p)
+    lines = []
+    for setting in SETTINGS:
+        pairs = [(bare[setting], patched[setting]) for bare, patched in turns]
+        seconds = [min(step["seconds"] for step in column) for column in zip(*pairs, strict=True)]
+        memory = [min(step["bytes"] for step in column) for column in zip(*pairs, strict=True)]
+        counts = [f"{b:.0f} → {p:.0f}" if b != p else f"{b:.0f}" for b, p in counted(*pairs[0])]
+        time = f"{seconds[0] * 1e3:.0f} → {seconds[1] * 1e3:.0f} ms ({seconds[1] / seconds[0]:.2f})"
+        most = f"{memory[0] / 2**20:.0f} → {memory[1] / 2**20:.0f} MiB ({memory[1] / memory[0]:.2f})"
+        lines.append(f"| {release} {setting} | {time} | {most} | {' | '.join(counts)} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def counted(bare: Step, patched: Step) -> list[tuple[float, float]]:
+    return [(bare[what], patched[what]) for what in ("collectives", "calls")]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.zero_step")
+    parser.add_argument("stacks", nargs="*", default=STACKS)
+    measured: list[str] = []
+    for stack in parser.parse_args().stacks:
+        envs.make(envs.read_stacks()[stack])
+        with tempfile.TemporaryDirectory() as folder:
+            measured += rows(stack, Path(folder) / "model")
+    for page in PAGES:
+        heads = HEADS["zh-CN" in page.name]
+        table = "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *measured])
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()
