@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -417,3 +418,14 @@ def test_a_warning_in_a_long_log_without_any_error_is_found() -> None:
 def test_a_line_without_end_is_no_trouble() -> None:
     assert said(b"\r 10%|# " * 300_000 + READY.encode()) == "F3"
     assert said(b"x" * 3_000_000) is None
+
+
+@pytest.mark.parametrize("between", ["\nRuntimeError: ", " "])
+def test_two_megabytes_of_what_patterns_begin_with_take_a_moment(between: str) -> None:
+    symptoms = [symptom for failure in KNOWN.known.values() for symptom in failure.symptoms]
+    patterns = {pattern for each in symptoms for pattern in (*each.every, *each.some)}
+    heads = sorted(pattern.head for pattern in patterns if pattern.rest)
+    bait = between.join(heads)
+    started = time.perf_counter()
+    of(bait * (2_000_000 // len(bait)))
+    assert time.perf_counter() - started < 15  # one on a quiet machine; it has been 46

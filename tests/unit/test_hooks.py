@@ -277,3 +277,47 @@ def test_an_interruption_before_the_code_runs_leaves_nobody_owed(world: World, h
         importlib.import_module("target")
     assert "target" not in sys.modules
     assert seen == []
+
+
+def test_a_pattern_finds_what_has_run_already_and_nothing_that_still_runs(
+    world: World, hooks: Hooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, running = (ModuleType(f"remote_modules.{name}") for name in ("there", "running"))
+    for module in (there, running):
+        module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    setattr(running.__spec__, "_initializing", True)  # noqa: B010  (as the import system marks it)
+    monkeypatch.setitem(sys.modules, "elsewhere.there", ModuleType("elsewhere.there"))
+    monkeypatch.setitem(sys.modules, "remote_modules.blocked", None)
+    seen: list[ModuleType] = []
+    hooks.watch("remote_modules.*", seen.append)
+    assert seen == [there]
+    assert hooks.present("remote_modules.*") == [there]
+    assert hooks.present("remote_modules.there") == [there]
+    assert hooks.present("remote_modules.running") == []
+    assert hooks.present("remote_modules.blocked") == hooks.present("remote_modules.absent") == []
+
+
+def test_removed_it_watches_nothing_and_is_on_the_path_no_more(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    seen: list[ModuleType] = []
+    hooks.watch("target", seen.append)
+    hooks.watch("tar*", seen.append)
+    hooks.remove()
+    assert hooks not in sys.meta_path
+    importlib.import_module("target")
+    hooks.sweep()
+    hooks.executed("target")
+    assert not seen
+    hooks.remove()
+    hooks.install()
+    hooks.install()
+    assert sys.meta_path.count(hooks) == 1
+
+
+def test_a_name_without_a_pattern_is_left_to_the_others(world: World, hooks: Hooks) -> None:
+    world.package("target")
+    hooks.watch("targets.*", lambda module: None)
+    hooks.watch("targets.inside", lambda module: None)
+    for name in ("target", "targets", "other.inside"):
+        assert hooks.find_spec(name, None) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import gc
 import importlib
@@ -16,7 +17,9 @@ import pytest
 
 import vlmpatch  # noqa: F401  (makes vlmpatch.patches importable in a checkout)
 from vlmpatch.api import Patch
-from vlmpatch.code import Code
+from vlmpatch.catalog import default_path, read
+from vlmpatch.code import Code, Unrecognised, of_file
+from vlmpatch.engine import load
 from vlmpatch.journal import Journal
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
@@ -336,3 +339,25 @@ def test_an_automatic_warmup_of_zero_becomes_one() -> None:
     assert HfTrainerDeepSpeedConfig("auto").fill_match(key, 0) == 1
     assert HfTrainerDeepSpeedConfig(0).fill_match(key, 0) == 0
     assert HfTrainerDeepSpeedConfig("auto").fill_match("scheduler.params.total_num_steps", 0) == 0
+
+
+@pytest.mark.parametrize("others", ["", "class CPMTrainer:\n    pass\n", f'X = """{SCRIPT_TRAINER}"""\n'])
+def test_a_long_trainer_is_parsed_once_whoever_looks(
+    others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "".join(f"    {n}: ({n}, 'row'),\n" for n in range(2000))
+    path = tmp_path / "trainer.py"
+    path.write_text(f"{SCRIPT_TRAINER}{others}TABLE = {{\n{rows}}}\n")
+    whole: list[str] = []
+    parse = ast.parse
+
+    def parsing(text: str, *rest: Any, **more: Any) -> Any:
+        whole.extend([text] if "TABLE" in text else [])
+        return parse(text, *rest, **more)
+
+    monkeypatch.setattr(ast, "parse", parsing)
+    for entry in read(default_path()).entries.values():
+        if "trainer" in entry.targets:
+            with contextlib.suppress(Unrecognised):
+                load(entry).look(of_file("trainer", str(path)))
+    assert len(whole) == 1
