@@ -70,3 +70,58 @@ def test_no_source(world: World, warnings: list[str]) -> None:
     engine = world.engine()
     assert importlib.import_module("fakelib").greet("you") == "hello you"
     assert engine.status()[id_].state in (State.NOT_NEEDED, State.CONFLICT)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "stated", "state"),
+    [
+        ("fakelib-nightly", "1.6", None, State.APPLIED),  # nothing says which it is, so its code does
+        ("fakelib-nightly", "9", "1.6", State.APPLIED),
+        ("fakelib-nightly", "1.6", "2.0", State.NOT_NEEDED),
+        ("our-fakelib", "0.1", "2.0", State.NOT_NEEDED),
+    ],
+)
+def test_a_renamed_distribution(
+    world: World, name: str, version: str, stated: str | None, state: State, warnings: list[str]
+) -> None:
+    world.distribution(name, version)
+    says = f"__version__ = {stated!r}\n" if stated else ""
+    world.package("fakelib", says + 'def greet(who):\n    return "hello " + who\n')
+    id_ = world.patch("fakelib", NEEDS)
+    engine = world.engine()
+    importlib.import_module("fakelib")
+    assert engine.status()[id_].state is state
+    assert warnings == []
+
+
+def test_a_vendored_copy_is_another_module(world: World, warnings: list[str]) -> None:
+    world.distribution("fakelib", "1.6")
+    world.package("fakelib")
+    vendor = world.folder / "host" / "_vendor"
+    vendor.mkdir(parents=True)
+    for folder in (vendor.parent, vendor):
+        (folder / "__init__.py").touch()
+    shutil.copy(world.folder / "fakelib.py", vendor)
+    id_ = world.patch("fakelib", NEEDS)
+    engine = world.engine()
+    assert importlib.import_module("host._vendor.fakelib").greet("you") == "hello you"
+    assert engine.status()[id_].state is State.ARMED
+    assert importlib.import_module("fakelib").greet("you") == "goodbye you"
+    assert importlib.import_module("host._vendor.fakelib").greet("you") == "hello you"
+
+
+@pytest.mark.parametrize(("theirs", "state"), [("1.7", State.APPLIED), ("2.0", State.NOT_NEEDED)])
+def test_a_vendored_copy_that_goes_first_on_the_path_is_the_one_that_runs(
+    world: World, theirs: str, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.distribution("fakelib", "1.6")
+    world.package("fakelib", '__version__ = "1.6"\ndef greet(who):\n    return "hello " + who\n')
+    vendor = world.folder / "vendor"
+    vendor.mkdir()
+    source = (world.folder / "fakelib.py").read_text().replace("1.6", theirs)
+    (vendor / "fakelib.py").write_text(source)
+    id_ = world.patch("fakelib", NEEDS)
+    engine = world.engine()
+    monkeypatch.syspath_prepend(str(vendor))
+    importlib.import_module("fakelib")
+    assert engine.status()[id_].state is state
