@@ -591,3 +591,29 @@ def test_many_threads_in_and_out(world: World) -> None:
     assert greeting(package) == "goodbye you"
     engine.undo([])
     assert vars(sys.modules[package])["greet"] is plain
+
+
+def test_a_patch_warns_once_and_not_after_it_is_off(world: World, warnings: list[str]) -> None:
+    world.distribution("fakelib", "1.5")
+    world.package("target")
+    warning = "def look(code): return None\ndef apply(patch, module):\n    patch.wrap(module, 'greet', warn(patch))\n"
+    warning += (
+        "def warn(patch):\n"
+        "    def warned(original, who):\n"
+        "        patch.warn(who, f'{who} is greeted')\n"
+        "        return original(who)\n"
+        "    return warned\n"
+    )
+    id_ = world.patch("target", NEEDS, warning)
+    engine = world.engine()
+    target = importlib.import_module("target")
+    greet = target.greet
+    for who in ("you", "you", "me"):
+        greet(who)
+    assert len(warnings) == 2
+    assert all(id_ in line for line in warnings)
+    assert "you is greeted" in warnings[0]
+    handle = engine._handles[id_]
+    engine.undo([id_])
+    handle.warn("they", "they are greeted")
+    assert len(warnings) == 2
