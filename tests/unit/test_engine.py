@@ -596,8 +596,9 @@ def test_many_threads_in_and_out(world: World) -> None:
 def test_a_patch_warns_once_and_not_after_it_is_off(world: World, warnings: list[str]) -> None:
     world.distribution("fakelib", "1.5")
     world.package("target")
-    warning = "def look(code): return None\ndef apply(patch, module):\n    patch.wrap(module, 'greet', warn(patch))\n"
-    warning += (
+    warning = (
+        "def look(code): return None\n"
+        "def apply(patch, module): patch.wrap(module, 'greet', warn(patch))\n"
         "def warn(patch):\n"
         "    def warned(original, who):\n"
         "        patch.warn(who, f'{who} is greeted')\n"
