@@ -19,10 +19,9 @@ import shutil
 import signal
 import sys
 import time
-import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 LIMIT = 60.0
 HELPERS = [Path(__file__).with_name(name) for name in ("tiny.py", "llama.py")]
@@ -80,8 +79,8 @@ def _waited_for(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def _become(folder: Path) -> None:
-    """Never returns: this process is the program now."""
+def _become(folder: Path) -> NoReturn:
+    """This process is the program now, and ends as one: what it raises goes to the interpreter."""
     os.setpgid(0, 0)
     for number, name in ((1, "stdout"), (2, "stderr")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
@@ -89,18 +88,8 @@ def _become(folder: Path) -> None:
     sys.argv, sys.path[0] = ["main.py"], os.getcwd()
     warnings.resetwarnings()
     warnings.simplefilter("default")
-    code = 0
-    try:
-        runpy.run_path("main.py", run_name="__main__")
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
-    except BaseException:
-        traceback.print_exc()
-        code = 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # the warm interpreter's own leave-taking is not the program's
+    runpy.run_path("main.py", run_name="__main__")
+    sys.exit()
 
 
 if __name__ == "__main__":

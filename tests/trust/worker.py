@@ -77,12 +77,13 @@ def _in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             report = {"found": [traceback.format_exc()]}
         with os.fdopen(writer, "w") as pipe:
             json.dump(report, pipe)
-        os._exit(0)
+        sys.exit()  # all the way: what vlmpatch does to the end of a process is looked at too
     os.close(writer)
     with os.fdopen(reader) as pipe:
         said = pipe.read()
-    os.waitpid(pid, 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     answer: dict[str, Any] = json.loads(said) if said else {"found": ["the child died"]}
+    answer["found"] += [f"the child ended with {code}"] if code else []
     return answer
 
 
