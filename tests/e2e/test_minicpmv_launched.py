@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.test_launchers import RUN, SWIFT, Training, died, is_right
+from tests.e2e.test_zero3_swift import TUNER
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
 from tests.lab.outcomes import REDUCED_TWICE
@@ -47,10 +48,8 @@ FLAGS = {  # of finetune_lora.sh, but for sizes
     "gradient_checkpointing": "true",
     "report_to": "none",
 }
-VERBS = {
-    "dpo": ("rlhf", "--rlhf_type", "dpo"),
-    **({"sft": ("sft",)} if FULL else {}),
-}
+VERBS = {"dpo": ("rlhf", "--rlhf_type", "dpo"), "sft": ("sft",)}
+NO_INPUTS = "'MiniCPMV' object has no attribute 'prepare_inputs_for_generation'"
 
 
 def start(name: str, words: list[str | Path], standin: Path, cwd: Path, **env: str) -> Finished:
@@ -112,7 +111,7 @@ def test_torchrun_saves_no_model_without_the_patch(standin: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("zero", ["zero2", "zero3"] if FULL else ["zero2"])
-@pytest.mark.parametrize("kind", VERBS)
+@pytest.mark.parametrize("kind", ["dpo", "sft"] if FULL else ["dpo"])
 def test_swift(kind: str, zero: str, standin: Path, tmp_path: Path) -> None:
     """What this project began with: MiniCPM-V-2.6, DPO, a trainable vision tower, more slices than fit."""
     right = swift(kind, zero, standin, tmp_path / "off", "--gradient_checkpointing", "false")
@@ -124,10 +123,24 @@ def test_swift_without_the_patch_reduces_twice(standin: Path, tmp_path: Path) ->
     died(swift("dpo", "zero2", standin, tmp_path, **off), REDUCED_TWICE)
 
 
-def swift(kind: str, zero: str, standin: Path, out: Path, *after: str, **env: str) -> Training:
+@pytest.mark.slow
+def test_swift_of_today(standin: Path, tmp_path: Path) -> None:
+    """ms-swift 4.6.0 takes it for a causal language model, whose code then lacks what PEFT looks for."""
+    off = {"VLMPATCH_DISABLE": "peft-generation-inputs"}
+    without = swift("sft", "zero2", standin, tmp_path / "without", stack="swift460", **off)
+    assert without.finished.rc != 0, str(without.finished)
+    assert NO_INPUTS in without.finished.output, str(without.finished)
+    measure = ("--gradient_checkpointing", "false")
+    right = swift("sft", "zero2", standin, tmp_path / "off", *measure, stack="swift460")
+    is_right(swift("sft", "zero2", standin, tmp_path / "on", stack="swift460"), right)
+
+
+def swift(
+    kind: str, zero: str, standin: Path, out: Path, *after: str, stack: str = "swift341", **env: str
+) -> Training:
     model = {"MODEL": str(standin / "model"), "qwen2_vl": "minicpmv2_6"}
     words: list[str | Path] = [model.get(word, word) for word in SWIFT.split()]
-    words += ["--train_type", "lora", "--dataset", standin / f"{kind}.jsonl", "--deepspeed", zero]
+    words += [TUNER[stack], "lora", "--dataset", standin / f"{kind}.jsonl", "--deepspeed", zero]
     command = [*RUN, "swift", *VERBS[kind], *words, "--output_dir", out, *after]
     env |= {"NPROC_PER_NODE": "2", "USE_HF": "1"}
-    return Training(start("swift341", command, standin, standin, **env), out)
+    return Training(start(stack, command, standin, standin, **env), out)

@@ -42,6 +42,7 @@ class Stack:
     packages: tuple[str, ...]
     no_deps: tuple[str, ...]
     wanted_python: str = ""  # "3.10"; the running one where that is not installed
+    matrix: bool = True  # whether it is a column of the matrix
 
     @property
     def folder(self) -> Path:
@@ -81,6 +82,7 @@ def read_stacks(path: Path = HERE / "stacks.toml") -> dict[str, Stack]:
             packages=(*common, *entry["packages"]),
             no_deps=tuple(entry.get("no_deps", ())),
             wanted_python=entry.get("python", ""),
+            matrix=entry.get("matrix", True),
         )
     return stacks
 

@@ -279,33 +279,32 @@ def _said(value: Any) -> str:
 
 
 def trl_grpo(cell: Cell, folder: Path, output: Path) -> None:
-    """A language model that ends its answers after three tokens or so, at another length on each rank."""
-    trl = importlib.import_module("trl")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    ends = list(range(0, len(tokenizer), 3))
-    config = transformers.LlamaConfig(**{**zoo.TEXT, "vocab_size": len(tokenizer), "eos_token_id": ends})
-    model = output.with_name("llama")
-    transformers.set_seed(0)
-    transformers.LlamaForCausalLM(config).save_pretrained(model)
-    (model / "generation_config.json").unlink()  # what the configuration says of the cache then counts
-    tokenizer.save_pretrained(model)
-    prompts = trl_data([{"prompt": f"describe the image {number}"} for number in range(16)])
-    said = arguments(cell, output)
+    """Answers to an image, each worth what its tokens are; what stands for an image is not among them."""
+    import datasets
+    import trl
+
+    data = [
+        {"prompt": [{"role": "user", "content": "describe the image"}], "image": row["images"][0]}
+        for row in rows(folder, "sft")
+    ]
+    processor = transformers.AutoProcessor.from_pretrained(folder, padding_side="left")
     settings = trl.GRPOConfig(
-        **{**said, "per_device_train_batch_size": 2},
+        **{**arguments(cell, output), "per_device_train_batch_size": 2},
         num_generations=2,
-        max_prompt_length=16,
-        max_completion_length=24,
+        max_completion_length=8,
+        generation_kwargs={"suppress_tokens": processor.tokenizer.all_special_ids},
     )
 
-    def longest(completions: list[str], **kwargs: Any) -> list[float]:
-        return [float(len(text)) for text in completions]
+    def reward(completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        return [sum(ids) % 97 / 97 for ids in completion_ids]
 
-    trl.GRPOTrainer(str(model), longest, args=settings, train_dataset=prompts).train()
-
-
-def trl_data(rows: list[dict[str, str]]) -> Any:
-    return importlib.import_module("datasets").Dataset.from_list(rows)
+    trl.GRPOTrainer(
+        model=model_with_lora(cell, folder),
+        reward_funcs=reward,
+        args=settings,
+        train_dataset=datasets.Dataset.from_list(data).cast_column("image", datasets.Image()),
+        processing_class=processor,
+    ).train()
 
 
 def llamafactory_unused(cell: Cell, folder: Path, output: Path) -> None:

@@ -60,11 +60,11 @@ class Row:
         return hash(self.id)
 
     def runs_on(self, stack: Stack) -> bool:
-        """Whether the stack has what the row needs, and no framework it does not ask for."""
+        """Whether the stack is a column, has what the row needs, and no framework it does not ask for."""
         installed = versions(stack)
         zero = (self.script or self.cell).engine.startswith("zero")
         able = holds(self.only, installed) and (not zero or holds(ZERO_OVER_GLOO, installed))
-        return able and self.framework == framework(stack)
+        return able and stack.matrix and self.framework == framework(stack)
 
 
 # The first that a stack pins is what it is for.
