@@ -115,7 +115,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What vlmpatch warns of during the test."""
     said: list[str] = []
-    monkeypatch.setattr(report, "warn", said.append)
+    monkeypatch.setattr(report, "warn", lambda text, own=False: said.append(text))
     monkeypatch.setattr(report, "_said", set())
     return said
 

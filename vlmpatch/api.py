@@ -76,10 +76,16 @@ class Patch:
         """``register(function, **kwargs)`` for registrations whose handle has ``remove()``."""
         self._write(self._journal.hook, register, function, **kwargs)
 
-    def warn(self, key: str, text: str) -> None:
-        """Warn once per ``key`` and process, naming this patch and the command that explains it."""
+    def warn(self, key: str, text: str, own: bool = False) -> None:
+        """Warn once per ``key`` and process, naming this patch and the command that explains it.
+
+        Args:
+            key: what the warning is about.
+            text: what is printed, by the first rank of each machine.
+            own: it is true of this rank, and perhaps of no other; printed whatever rank this is.
+        """
         if self.active:
-            report.warn_once(self.id, key, text)
+            report.warn_once(self.id, key, text, own)
 
     def _write(self, write: Callable[..., None], *what: Any, **options: Any) -> None:
         # Under one lock with what switches us off: nothing is written behind an undo's back.

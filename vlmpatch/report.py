@@ -44,18 +44,23 @@ def info(text: str) -> None:
         _logger().info(text)
 
 
-def warn_once(patch_id: str, key: str, text: str) -> None:
-    """One warning per patch and key, from one rank a machine, naming the command that explains it."""
+def warn_once(patch_id: str, key: str, text: str, own: bool = False) -> None:
+    """One warning per patch and key, naming the command that explains it; ``own`` as for ``warn``."""
     if (patch_id, key) in _said:
         return
     _said.add((patch_id, key))
-    warn(f"vlmpatch [{patch_id}]: {text} (python -m vlmpatch explain {patch_id})")
+    warn(f"vlmpatch [{patch_id}]: {text} (python -m vlmpatch explain {patch_id})", own)
 
 
-def warn(text: str) -> None:
-    """A warning, printed by the first rank of each machine only: the others would repeat it."""
+def warn(text: str, own: bool = False) -> None:
+    """A warning, printed by the first rank of each machine only: the others would repeat it.
+
+    Args:
+        text: what is printed.
+        own: it is true of this rank, and perhaps of no other; printed whatever rank this is.
+    """
     rank = os.environ.get("LOCAL_RANK", "")
-    if rank.isdecimal() and int(rank) > 0:
+    if not own and rank.isdecimal() and int(rank) > 0:
         debug(text)
     else:
         _logger().warning(text)

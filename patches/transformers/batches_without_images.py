@@ -147,6 +147,10 @@ def _by_features(model: Any, dtype: Any, device: Any) -> list[Any]:
 
 def _by_visual(model: Any, dtype: Any, device: Any) -> list[Any]:
     made = blank_inputs(model, _visual_images, dtype, device)
+    if "get_dtype" in _code(_owner(model)).co_names:
+        # Qwen2-VL up to transformers 4.51. It reads a weight from outside its layer, which ZeRO-3 answers
+        # by gathering it there and then, and before every forward from then on: on all ranks or on none.
+        model.visual.get_dtype()
     return features(model.visual(made["pixel_values"], grid_thw=made["image_grid_thw"]))
 
 
@@ -295,6 +299,7 @@ def _run_blank(patch: Patch, path: Path, model: Any, like: Any) -> list[Any]:
             f"{type(model).__name__} does not accept the blank image that a batch without images needs where "
             f"other ranks have some ({type(error).__name__}: {error}); such batches stay as they are. Put an "
             "image into every batch",
+            own=True,
         )
         return []
 

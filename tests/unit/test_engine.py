@@ -618,3 +618,14 @@ def test_a_patch_warns_once_and_not_after_it_is_off(world: World, warnings: list
     engine.undo([id_])
     handle.warn("they", "they are greeted")
     assert len(warnings) == 2
+
+
+def test_what_is_true_of_one_rank_is_said_by_that_rank(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(report, "_said", set())
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    report.warn_once("some-patch", "all", "as on every rank")
+    report.warn_once("some-patch", "one", "here alone", own=True)
+    (said,) = caplog.messages
+    assert "here alone" in said
