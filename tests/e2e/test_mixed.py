@@ -19,7 +19,7 @@ from tests.standin.make import make_omni
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.ports import free_port
 
-TF457, TF523 = "tf457-ds0182", "tf523-ds0198"
+TF445, TF457, TF523 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198"
 GRADIENTS = 1e-5
 # Adam divides by the gradient's size: what is rounding in a gradient is larger in a step.
 PARAMETERS = 1e-3
@@ -31,6 +31,7 @@ def mixed(kind: str, engine: str, tuning: str, pattern: str = "one-rank-text", a
 
 
 SHORT = {
+    TF445: [mixed("qwen2_vl", "zero3", "full")],  # whose forward reads a weight of the tower from outside
     TF457: [
         mixed("qwen2_5_vl", "ddp", "lora"),
         mixed("qwen2_5_vl", "zero2", "full", "alternating"),
