@@ -322,6 +322,13 @@ PROOFS = (
         Cell(engine="zero3", tuning="lora_saved", checkpointing="off"),
         "ds_grads_remaining",
     ),
+    Proof(
+        "zero3-copied-whole",
+        "peft082",
+        "outside",
+        "modules-to-save-of-a-partitioned-model",
+        "AssertionError: {'id'",
+    ),
     Proof("zero3-checkpoint-wrapper", TF457, "field", field.WRAPPED_ZERO3, field.DS_STATE),
     Proof(
         "zero3-uneven-calls",

@@ -59,6 +59,11 @@ CASES: dict[str, list[Expected]] = {
         Expected("trainer-adapter-ungathered", "ds_grads_remaining"),
         Expected("trainer-adapter-ignoring", "ds_grads_remaining"),
     ],
+    "peft082": [
+        Expected("modules-to-save-of-a-partitioned-model", "AssertionError: {'id'"),
+        Expected("adapter-saved-by-the-script", EMPTY),
+        Expected("adapter-saved-on-one-rank", EMPTY, "saving the adapter of PeftModel was called on rank 0"),
+    ],
     "tf500-ds0192": [
         Expected("made-from-scratch", OUT_OF_BOUNDS),
         Expected("loaded-gemma3", "Fan in and fan out can not be computed"),

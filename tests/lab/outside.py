@@ -435,10 +435,42 @@ def bert_engine(stage: Stage, adapter: bool = False, **zero: Any) -> Any:
     if adapter:
         model = peft.get_peft_model(model, peft.LoraConfig(r=2, target_modules=["query", "value"]))
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config)[0]
+    engine = deepspeed.initialize(model=model.train(), model_parameters=trainable, config=config)[0]
     engine.backward(engine(**bert_batch(stage.rank)).loss)
     engine.step()
     return engine
+
+
+@case
+def modules_to_save_of_a_partitioned_model(stage: Stage) -> dict[str, Any]:
+    """LoRA with ``modules_to_save`` on a model that is partitioned already; the first step's gradients."""
+    import deepspeed
+    import peft
+    import torch
+    import transformers
+    from deepspeed.utils import safe_get_full_grad
+
+    folder = stage.folder / "base"
+    torch.manual_seed(4)
+    if stage.rank == 0:
+        config = tiny_bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    _met()
+    known = transformers.BertForSequenceClassification
+    lora = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier", "pooler"])
+    whole = peft.get_peft_model(known.from_pretrained(folder), lora).train()
+    for rank in (0, 1):
+        (whole(**bert_batch(rank)).loss / 2).backward()
+    trained = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    right = {name: gradient for name, gradient in trained.items() if "lora" not in name}  # drawn at random
+    with stage.zero3() as zero:
+        model = peft.get_peft_model(known.from_pretrained(folder), lora).train()
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    engine = deepspeed.initialize(model=model, model_parameters=trainable, config=zero)[0]
+    engine.backward(engine(**bert_batch(stage.rank)).loss)
+    found = {n: safe_get_full_grad(p) for n, p in engine.module.named_parameters() if n in right}
+    off = [name for name in right if not torch.allclose(found[name], right[name], rtol=1e-5, atol=1e-7)]
+    return {"partitioned": partitioned(engine.module), "differing": off, "compared": len(right)}
 
 
 def bert_batch(rank: int) -> dict[str, Any]:

@@ -299,6 +299,22 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "ValueError: zip() argument 2 is longer than argument 1",
             "D",
         ),
+        (
+            "assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()\n"
+            "AssertionError: {'id': 249, 'status': 'NOT_AVAILABLE', 'ds_shape': (0,), 'persist': True}",
+            "F32",
+        ),
+        (
+            "assert param.ds_status == ZeroParamStatus.AVAILABLE, param.ds_summary()\n"
+            "AssertionError: {'id': 4, 'status': 'INFLIGHT', 'numel': 64, 'ds_shape': (8, 8)}",
+            None,
+        ),
+        (
+            'File "/x/unsloth_zoo/gradient_checkpointing.py", line 589, in backward\n'
+            "    torch.autograd.backward(outputs_with_grad, args_with_grad)\n"
+            "RuntimeError: Expected to mark a variable ready only once.",
+            "F33",
+        ),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:

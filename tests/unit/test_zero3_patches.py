@@ -14,6 +14,7 @@ from vlmpatch import api
 from vlmpatch.journal import Journal
 
 trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl.trl_forced_reentrant")
+zero3_copied_whole: Any = importlib.import_module("vlmpatch.patches.peft.zero3_copied_whole")
 zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls")
 
 
@@ -27,6 +28,25 @@ def test_uneven_calls_declines_another_coordinator() -> None:
     code = api.Code("m", "m.py", "class PartitionedParameterCoordinator:\n    pass\n")
     with pytest.raises(api.Unrecognised):
         zero3_uneven_calls.look(code)
+
+
+COPYING = """
+class ModulesToSaveWrapper:
+    def update(self, adapter_name):
+        with {}:
+            self.modules_to_save[adapter_name] = copy.deepcopy(self.original_module)
+"""
+
+
+def test_a_peft_that_gathers_before_it_copies_is_left_alone() -> None:
+    def look(text: str) -> str | None:
+        found: str | None = zero3_copied_whole.look(api.Code("peft.utils.other", "other.py", text))
+        return found
+
+    assert look(COPYING.format("nullcontext()")) is None
+    assert look(COPYING.format("deepspeed.zero.GatheredParameters(parameters)")) is not None
+    with pytest.raises(api.Unrecognised):
+        look("class ModulesToSaveWrapper:\n    pass\n")
 
 
 FORCING = """
