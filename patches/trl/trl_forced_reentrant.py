@@ -36,7 +36,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Guard the setting while a trainer of this module is constructed."""
 
     def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
-        given: Any = inspect.signature(original).bind(self, *args, **kwargs).arguments.get("args")
+        # Not bound: what a layer below or the constructor makes of another name is theirs to say.
+        placed = dict(zip(inspect.signature(original).parameters, (self, *args), strict=False))
+        given: Any = {**placed, **kwargs}.get("args")
         if not (hasattr(given, _KWARGS) and _frozen_parameters_work()):
             return original(self, *args, **kwargs)
         chosen = given.gradient_checkpointing_kwargs or {}

@@ -46,3 +46,12 @@ def test_a_constructor_that_raises_leaves_no_guard(trainer: type) -> None:
         trainer(args, fail=True)
     assert args.gradient_checkpointing_kwargs is said
     assert said == {"preserve_rng_state": False}
+
+
+def test_a_name_that_the_constructor_lacks_reaches_it(trainer: type) -> None:
+    """It may be a layer below that takes the name, as trainer-tokenizer-argument does."""
+    given = SimpleNamespace(gradient_checkpointing_kwargs=None)
+    with pytest.raises(TypeError, match=r"__init__\(\) got an unexpected keyword argument 'tokenizer'"):
+        trainer(args=given, tokenizer="of 2024")
+    with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument"):
+        trainer()
