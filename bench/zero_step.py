@@ -1,4 +1,4 @@
-"""A ZeRO step in which every gradient arrives, with vlmpatch and without: time, memory, what is communicated.
+"""A ZeRO step in which every gradient arrives, with vlmpatch and without: time, memory, Python calls.
 
     python -m bench.zero_step [STACK ...]
 
@@ -30,8 +30,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ZeRO-3, offload_optimizer": ("zero3", {"offload_optimizer": {"device": "cpu"}}),
 }
 HEADS = {
-    False: ("", "time", "memory", "collectives", "Python calls"),
-    True: ("", "时间", "内存", "集合通信次数", "Python 调用次数"),
+    False: ("", "time", "memory", "Python calls"),
+    True: ("", "时间", "内存", "Python 调用次数"),
 }
 Step = dict[str, float]
 
@@ -57,16 +57,12 @@ def rows(stack: str, model: Path) -> list[str]:
         pairs = [(bare[setting], patched[setting]) for bare, patched in turns]
         seconds = [min(step["seconds"] for step in column) for column in zip(*pairs, strict=True)]
         memory = [min(step["bytes"] for step in column) for column in zip(*pairs, strict=True)]
-        counts = [f"{b:.0f} → {p:.0f}" if b != p else f"{b:.0f}" for b, p in counted(*pairs[0])]
+        calls = " → ".join(f"{step['calls']:.0f}" for step in pairs[0])
         time = f"{seconds[0] * 1e3:.0f} → {seconds[1] * 1e3:.0f} ms ({seconds[1] / seconds[0]:.2f})"
-        most = f"{memory[0] / 2**20:.0f} → {memory[1] / 2**20:.0f} MiB ({memory[1] / memory[0]:.2f})"
-        lines.append(f"| {release} {setting} | {time} | {most} | {' | '.join(counts)} |")
+        most = " → ".join(f"{max(size, 0) / 2**20:.0f}" for size in memory) + " MiB"
+        lines.append(f"| {release} {setting} | {time} | {most} | {calls} |")
         print(lines[-1], flush=True)
     return lines
-
-
-def counted(bare: Step, patched: Step) -> list[tuple[float, float]]:
-    return [(bare[what], patched[what]) for what in ("collectives", "calls")]
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ if "--patched" in sys.argv:
     import vlmpatch  # noqa: F401
 
 import torch
-import torch.distributed as dist
 
 from vlmpatch_lab import forks, models, ranks
 from vlmpatch_lab.cell import WORLD, Cell
@@ -37,7 +36,11 @@ def one_rank(cell: Cell, model: Path, out: Path, rank: int, port: int) -> None:
 
         for _ in range(SETTLING):
             step()
-        found = {"seconds": min(timed(step) for _ in range(STEPS)), "bytes": memory(step), **counts(step)}
+        found = {
+            "seconds": min(timed(step) for _ in range(STEPS)),
+            "bytes": memory(step),
+            "calls": calls(step),
+        }
         if rank == 0:
             out.write_text(json.dumps(found))
 
@@ -62,24 +65,17 @@ def held(what: str) -> int:
     return 1024 * int(next(line.split()[1] for line in status if line.startswith(f"{what}:")))
 
 
-def counts(step: Any) -> dict[str, int]:
-    """The collectives that a step starts, and the Python functions it calls."""
+def calls(step: Any) -> int:
+    """The Python functions that a step calls."""
     seen: Counter[str] = Counter()
 
     def note(frame: object, event: str, argument: object) -> None:
-        seen["calls"] += event == "call"
+        seen[event] += 1
 
-    before = started()
     sys.setprofile(note)
     step()
     sys.setprofile(None)
-    return {"collectives": started() - before, "calls": seen["calls"]}
-
-
-def started() -> int:
-    """How many collectives this rank has started, in all its groups."""
-    groups = dist.distributed_c10d._world.pg_names
-    return sum(int(group._get_sequence_number_for_group()) for group in groups)
+    return seen["call"]
 
 
 def main() -> None:
