@@ -4,7 +4,8 @@ import pytest
 
 from tests.conftest import World
 from vlmpatch import gate, versions
-from vlmpatch.catalog import Entry
+from vlmpatch.catalog import Entry, State
+from vlmpatch.code import NoSource
 
 
 def verdict(world: World, requires: str) -> gate.Verdict:
@@ -90,3 +91,22 @@ def test_two_records_of_one_distribution_are_remarked(world: World) -> None:
 def test_a_distribution_with_another_module_name(world: World) -> None:
     world.package("swiftlike", '__version__ = "3.4.1"\n')
     assert versions.installed("ms-swiftlike", "swiftlike").version == "3.4.1"
+
+
+@pytest.mark.parametrize(
+    ("target", "state"),
+    [
+        ("fakelib", State.CONFLICT),
+        ("fakelib.inner", State.CONFLICT),
+        ("other_name.inner", State.CONFLICT),  # what a distribution is imported by
+        ("dashed_lib", State.CONFLICT),
+        ("trainer", State.NOT_NEEDED),  # anybody's
+        ("fakelibrary", State.NOT_NEEDED),
+    ],
+)
+def test_without_a_source_it_depends_on_whose_module_it_is(world: World, target: str, state: State) -> None:
+    id_ = world.patch(target, '{ fakelib = ">=1", named-otherwise = ">=1", dashed-lib = ">=1" }')
+    entry = world.catalog().entries[id_]
+    found = gate.unseen(entry, target, {"named-otherwise": "other_name"}, NoSource("it has no source"))
+    assert (found.id, found.state) == (id_, state)
+    assert found.reason.startswith("it has no source")
