@@ -9,7 +9,7 @@ does not write the sum back.
 
 What is done: the sum of a micro-batch in the middle of a window is written back, as the later releases do.
 
-Seen in DeepSpeed 0.15.4 to 0.18.2; 0.14.5 and 0.19.8 do not have it.
+Seen in DeepSpeed 0.15.4 to 0.18.9; 0.14.5 and those from 0.19.0 on do not have it.
 https://github.com/deepspeedai/DeepSpeed/pull/6550 brought it,
 https://github.com/deepspeedai/DeepSpeed/pull/7967 ended it.
 """
@@ -26,7 +26,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 ACCUMULATE = "async_accumulate_grad_in_cpu_via_gpu"
 FIRST_ONLY = re.compile(r"else:\s+copy_gradients_to_cpu\(\)")  # else: not the first
-LOW = "fp16_master_weights_and_gradients"
+LOW = ("fp16_master_weights_and_gradients", "low_precision_master_weights_and_grads")  # renamed in 0.18.3
 
 
 def look(code: Code) -> str | None:
@@ -36,7 +36,7 @@ def look(code: Code) -> str | None:
         raise Unrecognised(f"{OPTIMIZER}.{ACCUMULATE} in {code.path} is not as any known release has it")
     if not FIRST_ONLY.search(function.source):
         return "every micro-batch writes its sum back"
-    if LOW not in function:
+    if not any(name in function for name in LOW):
         raise Unrecognised(f"{OPTIMIZER}.{ACCUMULATE} in {code.path} keeps its sums in another way")
     return None
 
@@ -56,7 +56,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 def _write_back(optimizer: Any, param: Any) -> None:
     number = optimizer.get_param_id(param)
     sums = optimizer.get_param_gradient_attribute(param).data.view(-1)
-    if getattr(optimizer, LOW):
+    if any(getattr(optimizer, name, False) for name in LOW):
         _, offset, _, count = optimizer.grad_position[number]
         sums = sums.narrow(0, offset, count)
     optimizer.accumulated_grads_in_cpu[number].data.copy_(sums, non_blocking=True)

@@ -293,6 +293,7 @@ PROOFS = (
         zero(2, "images", 4, zero={"offload_optimizer": {"device": "cpu"}}),
         " off",
     ),
+    Proof("accumulation-scaled-twice", "torch2100", "cell", zero(2, "images", accumulation=2), " off"),
     Proof(
         "zero-lost-backwards",
         TF523,

@@ -1,0 +1,82 @@
+"""Gradients divided by ``gradient_accumulation_steps`` twice.
+
+What the user sees: nothing, or a ``grad_norm`` that shrinks as accumulation grows. Under ZeRO-1 and ZeRO-2,
+with a model that returns its logits beside its loss (every model of transformers), gradients come out half
+as large with two micro-batches a window, an eighth with eight. Clipping and SGD see it; Adam hides most.
+
+Why: since ``loss.backward()`` may be called on what the engine returned, a hook on each returned tensor
+divides its gradient by the accumulation steps. The loss is made from the logits: their gradient has been
+divided already.
+
+What is done: ``engine.backward(loss)`` divides the loss itself, as it did before 0.18.3 and does again from
+0.19.6 on, and the hooks divide nothing meanwhile. In 0.18.3 they did so under ``scale_wrt_gas=False`` too.
+
+Left alone: ``loss.backward()`` without the engine, where nobody knows which of the tensors the loss was made
+of; pipelines. Trainers that hand ``scale_wrt_gas=False``, HF's among them, are affected on 0.18.3 alone.
+
+Since DeepSpeed 0.18.3, until 0.19.6. Measured on 0.18.5.
+https://github.com/deepspeedai/DeepSpeed/pull/7665 brought it,
+https://github.com/deepspeedai/DeepSpeed/pull/8245 ended it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+ENGINE = "DeepSpeedEngine"
+HOOK = "_backward_prologue_per_tensor"
+_KEPT = "_scale_wrt_gas"  # what the last backward was told; 0.18.3 forgot it
+
+
+def look(code: Code) -> str | None:
+    """A hook must divide, and ``backward`` leave the dividing to it."""
+    hook, backward = code.function(f"{ENGINE}.{HOOK}"), code.function(f"{ENGINE}.backward")
+    if hook is None or "grad / self.gradient_accumulation_steps()" not in hook:
+        return "no hook on what the engine returns divides a gradient"
+    if backward is None or backward.parameters[:4] != ("self", "loss", "retain_graph", "scale_wrt_gas"):
+        raise Unrecognised(f"{ENGINE}.backward in {code.path} is not as any known release has it")
+    if "loss = loss / self.gradient_accumulation_steps()" in backward.source.replace("gas_scaled_loss", ""):
+        return "engine.backward divides the loss itself"
+    if "self._running_engine_backward" not in backward:
+        raise Unrecognised(f"{ENGINE}.backward in {code.path} does not say that it runs")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Divide once."""
+    patch.wrap(module.DeepSpeedEngine, "backward", backward)
+    patch.wrap(module.DeepSpeedEngine, HOOK, per_tensor)
+
+
+def backward(
+    original: Callable[..., Any],
+    self: Any,
+    loss: Any,
+    retain_graph: bool = False,
+    scale_wrt_gas: bool = True,
+    **others: Any,
+) -> Any:
+    """Around ``DeepSpeedEngine.backward``."""
+    if not _in_windows(self):
+        return original(self, loss, retain_graph, scale_wrt_gas, **others)
+    scaled = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss
+    try:
+        return original(self, scaled, retain_graph, False, **others)
+    finally:
+        if hasattr(self, _KEPT):  # for a loss.backward() that comes after
+            setattr(self, _KEPT, scale_wrt_gas)
+
+
+def per_tensor(original: Callable[..., Any], self: Any, grad: Any) -> Any:
+    """Around the hook on each tensor that the engine returned."""
+    if self._running_engine_backward and _in_windows(self):
+        return grad
+    return original(self, grad)
+
+
+def _in_windows(engine: Any) -> bool:
+    return not engine.pipeline_parallelism and engine.gradient_accumulation_steps() > 1

@@ -1,0 +1,93 @@
+"""What ``engine.backward`` is told, and what the hooks on its outputs do; the matrix has the gradients."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+
+from vlmpatch.code import Code, Unrecognised
+
+patch: Any = importlib.import_module("vlmpatch.patches.deepspeed.accumulation_scaled_twice")
+
+
+class Engine:
+    """DeepSpeed's, with a model that returns its logits beside its loss."""
+
+    def __init__(self, steps: int, pipeline: bool = False) -> None:
+        self.steps, self.pipeline_parallelism = steps, pipeline
+        self._running_engine_backward = False
+        self._scale_wrt_gas = True
+
+    def gradient_accumulation_steps(self) -> int:
+        return self.steps
+
+    def hook(self, grad: float) -> float:
+        return grad / self.steps if self._scale_wrt_gas else grad
+
+    def backward(self, loss: float, retain_graph: bool = False, scale_wrt_gas: bool = True) -> Any:
+        self._running_engine_backward, self._scale_wrt_gas = True, scale_wrt_gas
+        of_loss = patch.per_tensor(Engine.hook, self, loss)
+        of_logits = patch.per_tensor(Engine.hook, self, of_loss)
+        self._running_engine_backward = False
+        return of_logits, loss / self.steps if scale_wrt_gas else loss
+
+
+def backward(engine: Engine, loss: float, *args: Any, **kwargs: Any) -> Any:
+    return patch.backward(Engine.backward, engine, loss, *args, **kwargs)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 8])
+def test_divided_once_and_returned_as_ever(steps: int) -> None:
+    assert backward(Engine(steps), 16.0) == (16.0 / steps, 16.0 / steps)
+
+
+def test_who_divides_himself_is_obeyed() -> None:
+    engine = Engine(4)
+    assert backward(engine, 16.0, scale_wrt_gas=False) == (16.0, 16.0)
+    assert engine._scale_wrt_gas is False
+    assert backward(engine, 16.0, False, True) == (4.0, 4.0)
+    assert engine._scale_wrt_gas is True
+
+
+def test_a_backward_without_the_engine_is_left_to_the_hooks() -> None:
+    engine = Engine(4)
+    backward(engine, 16.0)
+    assert patch.per_tensor(Engine.hook, engine, 16.0) == 4.0
+
+
+def test_a_pipeline_is_left_alone() -> None:
+    assert backward(Engine(2, pipeline=True), 16.0) == (4.0, 8.0)
+
+
+HOOK = """\
+    def _backward_prologue_per_tensor(self, grad):
+        return grad / self.gradient_accumulation_steps()
+"""
+BACKWARD = "    def backward(self, loss, retain_graph=False, scale_wrt_gas=True):\n"
+RUNS = "        self._running_engine_backward = True\n"
+RETURNED = "        gas_scaled_loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss\n"
+ITSELF = "        loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (HOOK + BACKWARD + RUNS + RETURNED, None),
+        (HOOK + BACKWARD + RUNS + ITSELF, "engine.backward divides the loss itself"),
+        (BACKWARD + RUNS + RETURNED, "no hook on what the engine returns divides a gradient"),
+    ],
+)
+def test_the_look(body: str, reason: str | None) -> None:
+    assert (
+        patch.look(Code("deepspeed.runtime.engine", "engine.py", f"class DeepSpeedEngine:\n{body}")) == reason
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [HOOK + BACKWARD + RETURNED, HOOK + BACKWARD.replace("loss", "losses") + RUNS + RETURNED]
+)
+def test_another_backward_is_declined(body: str) -> None:
+    with pytest.raises(Unrecognised):
+        patch.look(Code("deepspeed.runtime.engine", "engine.py", f"class DeepSpeedEngine:\n{body}"))
