@@ -221,7 +221,7 @@ def lost_micro_batches(setup: Setup, around: Around) -> Iterator[Finding]:
         and inside(around, "deepspeed", ">=0.17.6.dev0,<0.18.3.dev0")
     ):
         title = around.say("Only the last micro-batch of each step counts, without an error.")
-        fix = ended(around, "F18", "pip install 'deepspeed>=0.18.3'")
+        fix = ended(around, "F18", "pip install 'deepspeed>=0.19.8'")
         severity = _severity(around, "F18")
         yield Finding("L11", severity, title, _quote(given), fix, _link("F18"))
 
