@@ -142,7 +142,8 @@ def test_an_import_costs_the_same_beside_any_number_of_modules(
     assert calls("many") <= few + MODULES  # noticed once each
     for number in range(3):
         world.package(f"again_{number}")
-        assert calls(f"again_{number}") == few
+        # One more where something was imported since the last look, by whomever: it is looked at.
+        assert calls(f"again_{number}") <= few + 1
 
 
 def calls(name: str) -> int:
