@@ -25,7 +25,7 @@ ROWS = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", ["trl024", pytest.param("timm0910", marks=pytest.mark.slow)])
 def test_framework(name: str, tmp_path: Path) -> None:
     stack, known = envs.read_stacks()[name], rows.read()
     chosen = [known[row] for row in ROWS[name]]

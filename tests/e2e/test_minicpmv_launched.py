@@ -100,6 +100,7 @@ def test_torchrun_stops_at_its_first_save_without_the_patch(standin: Path, tmp_p
     assert "has no attribute 'save_safetensors'" in done.output, str(done)
 
 
+@pytest.mark.slow
 def test_torchrun_saves_no_model_without_the_patch(standin: Path, tmp_path: Path) -> None:
     command = [*RUN, *torchrun("zero2", standin, tmp_path)]
     off = {"VLMPATCH_DISABLE": "training-arguments-local-rank"}
