@@ -128,15 +128,34 @@ def _in_string(text: str, position: int) -> bool:
 
 
 def _block(text: str, indent: str) -> str:
-    """The one definition ``text`` begins with: up to where the parser says it ends."""
+    """The one definition ``text`` begins with, up to the line that leaves it.
+
+    The parser is asked where that line may stand inside a string or brackets.
+    """
     leaves = re.compile(rf"\n[ \t]{{0,{len(indent)}}}(?=[^\s)\]}}#])")
     ends = itertools.chain((line.start() for line in leaves.finditer(text)), [len(text)])
     for end in itertools.islice(ends, 8):
+        if _closed(text[:end]):
+            return _without_tail(text[:end])[len(indent) :]
         try:
             return _parse_block(text[:end], indent)
         except SyntaxError:  # that line stands inside a string or brackets
             continue
     raise _Doubt
+
+
+def _closed(text: str) -> bool:
+    """Whether no long string and no bracket is open where ``text`` ends, as far as counting tells."""
+    pairs = ("()", "[]", "{}")
+    return not _in_string(text, len(text)) and all(text.count(a) == text.count(b) for a, b in pairs)
+
+
+def _without_tail(text: str) -> str:
+    """Without the empty lines and comments that come after the last statement."""
+    lines = text.rstrip().split("\n")
+    while lines[-1].lstrip().startswith("#") or not lines[-1].strip():
+        lines.pop()
+    return "\n".join(lines)
 
 
 def _parse_block(text: str, indent: str) -> str:

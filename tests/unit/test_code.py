@@ -109,3 +109,20 @@ def test_unreadable_source(tmp_path: Path) -> None:
         code.of_file("broken", str(broken))
     with pytest.raises(code.Unrecognised, match="no source file"):
         code.of_module(sys)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    return call(\nargument,\n    )",
+        "    return '''\ntext that stands at the edge\n'''",
+        '    """Says ( and\nnothing else."""\n    return [\n1]',
+        "    return 1  # said (",
+        "    pass",
+    ],
+)
+def test_where_a_definition_ends(body: str) -> None:
+    source = f"def wanted(x):\n{body}\n\n\n# of the next\ndef other():\n    return 2\n"
+    found = scan.definition(source, "wanted")
+    assert found is not None
+    assert found.partition("  #")[0] == f"def wanted(x):\n{body}".partition("  #")[0]
