@@ -146,7 +146,7 @@ def _block(text: str, indent: str) -> str:
 
 def _closed(text: str) -> bool:
     """Whether no long string and no bracket is open where ``text`` ends, as far as counting tells."""
-    pairs = ("()", "[]", "{}")
+    pairs = (("(", ")"), ("[", "]"), ("{", "}"))
     return not _in_string(text, len(text)) and all(text.count(a) == text.count(b) for a, b in pairs)
 
 
