@@ -24,12 +24,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
 ENGINE = "DeepSpeedEngine"
 HOOK = "_backward_prologue_per_tensor"
 _KEPT = "_scale_wrt_gas"  # what the last backward was told; 0.18.3 forgot it
+
+_running: WeakSet[Any] = WeakSet()  # engines in a backward; their own flag stays set where one raised
 
 
 def look(code: Code) -> str | None:
@@ -41,8 +44,6 @@ def look(code: Code) -> str | None:
         raise Unrecognised(f"{ENGINE}.backward in {code.path} is not as any known release has it")
     if "loss = loss / self.gradient_accumulation_steps()" in backward.source.replace("gas_scaled_loss", ""):
         return "engine.backward divides the loss itself"
-    if "self._running_engine_backward" not in backward:
-        raise Unrecognised(f"{ENGINE}.backward in {code.path} does not say that it runs")
     return None
 
 
@@ -64,18 +65,18 @@ def backward(
     if not _in_windows(self):
         return original(self, loss, retain_graph, scale_wrt_gas, **others)
     scaled = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss
+    _running.add(self)
     try:
         return original(self, scaled, retain_graph, False, **others)
     finally:
+        _running.discard(self)
         if hasattr(self, _KEPT):  # for a loss.backward() that comes after
             setattr(self, _KEPT, scale_wrt_gas)
 
 
 def per_tensor(original: Callable[..., Any], self: Any, grad: Any) -> Any:
     """Around the hook on each tensor that the engine returned."""
-    if self._running_engine_backward and _in_windows(self):
-        return grad
-    return original(self, grad)
+    return grad if self in _running else original(self, grad)
 
 
 def _in_windows(engine: Any) -> bool:
