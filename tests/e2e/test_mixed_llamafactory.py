@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.e2e.test_launchers import LIMIT, PRINTED, RUN, Training, close
-from tests.e2e.test_mixed_swift import mixed_rows
+from tests.e2e import mixed_frameworks
+from tests.e2e.mixed_frameworks import Train, bare_is_right, launched
+from tests.e2e.test_launchers import Training
 from tests.lab import envs, launch
 from tests.lab.tiny import SHAREGPT
-from vlmpatch_lab.ports import free_port
 
 pytestmark = pytest.mark.slow
 STACK = "llamafactory093"
 MODELS = {"llava": "llava_files", "qwen2_vl": "qwen2_vl"}  # by its template's name, ours
-Train = Callable[..., Training]
 
 
 def zero(stage: int) -> dict[str, Any]:
@@ -67,17 +65,15 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         stack, folder = envs.read_stacks()[STACK], tmp_path_factory.mktemp("mixed")
         envs.make(stack)
         model = launch.checkpoint(stack, MODELS[kind])
-        rows = mixed_rows(model, folder)
+        rows = mixed_frameworks.rows(model, folder)
         info = {"sft": {"file_name": rows.name, **SHAREGPT}}
         (folder / "dataset_info.json").write_text(json.dumps(info))
         said = {**SETTINGS, **ENGINES[engine], "template": kind, "dataset_dir": str(folder)}
         said |= {"model_name_or_path": str(model), "output_dir": str(folder / "out")}
         (folder / "train.yaml").write_text(json.dumps(said))
-        command = [*(RUN if patched else ()), "llamafactory-cli", "train", str(folder / "train.yaml")]
-        port, alone = str(free_port()), engine == "ddp"  # which needs no accelerator to be answered for
-        env = {"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2", "MASTER_PORT": port, "PET_MASTER_PORT": port}
-        finished = launch.run(stack, command, limit=LIMIT, env=env, gloo=not alone, waiting=not alone)
-        return Training(finished, folder / "out")
+        command = ["llamafactory-cli", "train", str(folder / "train.yaml")]
+        environ = {"FORCE_TORCHRUN": "1"}
+        return launched(STACK, command, folder / "out", engine, environ, patched=patched)
 
     return run
 
@@ -85,10 +81,5 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
 @pytest.mark.parametrize("engine", ["zero2", "zero3"])
 @pytest.mark.parametrize("kind", MODELS)
 def test_mixed_rows_print_what_ddp_prints(kind: str, engine: str, train: Train) -> None:
-    right = train(kind, "ddp", patched=True)
-    bare, patched = (train(kind, engine, patched=how) for how in (False, True))
-    for run in (right, patched):
-        assert run.finished.rc == 0, str(run.finished)
-    assert patched.printed() == pytest.approx(right.printed(), rel=PRINTED)
-    assert bare.finished.rc == 0, str(bare.finished)
-    assert close(bare.printed(), right.printed()), str(bare.finished)
+    right, bare = bare_is_right(train, kind, engine)
+    assert right, str(bare.finished)

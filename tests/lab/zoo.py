@@ -58,18 +58,13 @@ def qwen3_vl(folder: Path) -> int:
     text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
     config = tf.Qwen3VLConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLForConditionalGeneration(config)
-    return write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
-
-
-def _qwen3_images() -> dict[str, Any]:
-    import torch
-
-    return {"pixel_values": torch.randn(16, 3 * 2 * 16 * 16), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+    return write(
+        model, folder, pixels(16, 3 * 2 * 16 * 16, image_grid_thw=[[1, 4, 4]]), 4, types="mm_token_type_ids"
+    )
 
 
 def llava(folder: Path) -> int:
     """CLIP, whose checkpointing is as old as transformers', and Llama."""
-    import torch
     import transformers as tf
 
     config = tf.LlavaConfig(
@@ -80,14 +75,10 @@ def llava(folder: Path) -> int:
         vision_feature_layer=-1,
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 28, 28)}
-
-    return write(tf.LlavaForConditionalGeneration(config), folder, images, 4)
+    return write(tf.LlavaForConditionalGeneration(config), folder, pixels(1, 3, 28, 28), 4)
 
 
 def gemma3(folder: Path) -> int:
-    import torch
     import transformers as tf
 
     text = {**TEXT, "head_dim": 16, "sliding_window": 16, "layer_types": ["full_attention"] * 2}
@@ -100,15 +91,13 @@ def gemma3(folder: Path) -> int:
         eoi_token_index=IMAGE + 2,
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 56, 56)}
-
-    return write(tf.Gemma3ForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
+    return write(
+        tf.Gemma3ForConditionalGeneration(config), folder, pixels(1, 3, 56, 56), 4, types="token_type_ids"
+    )
 
 
 def internvl(folder: Path) -> int:
     """InternVL as transformers has it."""
-    import torch
     import transformers as tf
 
     config = tf.InternVLConfig(
@@ -118,15 +107,11 @@ def internvl(folder: Path) -> int:
         image_seq_length=4,
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 56, 56)}
-
-    return write(tf.InternVLForConditionalGeneration(config), folder, images, 4)
+    return write(tf.InternVLForConditionalGeneration(config), folder, pixels(1, 3, 56, 56), 4)
 
 
 def minicpmv4_6(folder: Path) -> int:
     """MiniCPM-V 4.6 as transformers has it: no remote code, one packed call of the vision tower."""
-    import torch
     import transformers as tf
 
     text = {**TEXT, "model_type": "qwen3_5_text", "head_dim": 16, "layer_types": ["full_attention"] * 2}
@@ -138,10 +123,12 @@ def minicpmv4_6(folder: Path) -> int:
         video_token_id=IMAGE + 1,
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 16, 16 * 64), "target_sizes": torch.tensor([[8, 8]])}
-
-    return write(tf.MiniCPMV4_6ForConditionalGeneration(config), folder, images, 4)
+    return write(
+        tf.MiniCPMV4_6ForConditionalGeneration(config),
+        folder,
+        pixels(1, 3, 16, 16 * 64, target_sizes=[[8, 8]]),
+        4,
+    )
 
 
 def qwen3_vl_moe(folder: Path) -> int:
@@ -152,12 +139,13 @@ def qwen3_vl_moe(folder: Path) -> int:
     text |= {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
     config = tf.Qwen3VLMoeConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLMoeForConditionalGeneration(config)
-    return write(model, folder, _qwen3_images, 4, types="mm_token_type_ids")
+    return write(
+        model, folder, pixels(16, 3 * 2 * 16 * 16, image_grid_thw=[[1, 4, 4]]), 4, types="mm_token_type_ids"
+    )
 
 
 def qwen2_5_omni(folder: Path) -> int:
     """The thinker, which is what is trained: with an audio tower that images never reach."""
-    import torch
     import transformers as tf
 
     vision = {
@@ -191,10 +179,12 @@ def qwen2_5_omni(folder: Path) -> int:
         setattr(config, f"{name}_token_id", getattr(config, f"{name}_token_index", IMAGE))
     config.vision_start_token_id = IMAGE + 2  # 5.23 reads it and has no place for it
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
-
-    return write(tf.Qwen2_5OmniThinkerForConditionalGeneration(config), folder, images, 4)
+    return write(
+        tf.Qwen2_5OmniThinkerForConditionalGeneration(config),
+        folder,
+        pixels(16, 3 * 2 * 14 * 14, image_grid_thw=[[1, 4, 4]]),
+        4,
+    )
 
 
 def qwen3_omni_moe(folder: Path) -> int:
@@ -220,12 +210,16 @@ def qwen3_omni_moe(folder: Path) -> int:
         text_config=text, vision_config=QWEN3_VISION, audio_config=audio, audio_token_id=IMAGE + 4, **tokens
     )
     config.vision_start_token_id = IMAGE + 2
-    return write(tf.Qwen3OmniMoeThinkerForConditionalGeneration(config), folder, _qwen3_images, 4)
+    return write(
+        tf.Qwen3OmniMoeThinkerForConditionalGeneration(config),
+        folder,
+        pixels(16, 3 * 2 * 16 * 16, image_grid_thw=[[1, 4, 4]]),
+        4,
+    )
 
 
 def llava_next(folder: Path) -> int:
     """Tiles of a picture: here the whole of it and one tile, with a newline after each row."""
-    import torch
     import transformers as tf
 
     config = tf.LlavaNextConfig(
@@ -235,14 +229,15 @@ def llava_next(folder: Path) -> int:
         image_grid_pinpoints=[[28, 28], [28, 56], [56, 28]],
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
-
-    return write(tf.LlavaNextForConditionalGeneration(config), folder, images, 10)
+    return write(
+        tf.LlavaNextForConditionalGeneration(config),
+        folder,
+        pixels(1, 2, 3, 28, 28, image_sizes=[[28, 28]]),
+        10,
+    )
 
 
 def llava_onevision(folder: Path) -> int:
-    import torch
     import transformers as tf
 
     vision = {**VISION, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
@@ -254,14 +249,15 @@ def llava_onevision(folder: Path) -> int:
         image_grid_pinpoints=[[28, 28], [28, 56], [56, 28]],
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 2, 3, 28, 28), "image_sizes": torch.tensor([[28, 28]])}
-
-    return write(tf.LlavaOnevisionForConditionalGeneration(config), folder, images, 10)
+    return write(
+        tf.LlavaOnevisionForConditionalGeneration(config),
+        folder,
+        pixels(1, 2, 3, 28, 28, image_sizes=[[28, 28]]),
+        10,
+    )
 
 
 def paligemma(folder: Path) -> int:
-    import torch
     import transformers as tf
 
     vision = {**VISION, "model_type": "siglip_vision_model", "image_size": 28, "patch_size": 14}
@@ -273,10 +269,9 @@ def paligemma(folder: Path) -> int:
         hidden_size=64,
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 28, 28)}
-
-    return write(tf.PaliGemmaForConditionalGeneration(config), folder, images, 4, types="token_type_ids")
+    return write(
+        tf.PaliGemmaForConditionalGeneration(config), folder, pixels(1, 3, 28, 28), 4, types="token_type_ids"
+    )
 
 
 def idefics3(folder: Path) -> int:
@@ -337,18 +332,13 @@ def glm4v(folder: Path) -> int:
 
     config = tf.Glm4vConfig(text_config=GLM_TEXT, vision_config=GLM_VISION, **GLM_IDS)
     model = tf.Glm4vForConditionalGeneration(config)
-    return write(model, folder, _glm_images, 4, types="mm_token_type_ids")
-
-
-def _glm_images() -> dict[str, Any]:
-    import torch
-
-    return {"pixel_values": torch.randn(16, 3 * 2 * 14 * 14), "image_grid_thw": torch.tensor([[1, 4, 4]])}
+    return write(
+        model, folder, pixels(16, 3 * 2 * 14 * 14, image_grid_thw=[[1, 4, 4]]), 4, types="mm_token_type_ids"
+    )
 
 
 def ovis2(folder: Path) -> int:
     """Its visual embedding table is an ``nn.Embedding`` that multiplies by its weight."""
-    import torch
     import transformers as tf
 
     config = tf.Ovis2Config(
@@ -360,10 +350,7 @@ def ovis2(folder: Path) -> int:
         hidden_size=64,
     )
 
-    def images() -> dict[str, Any]:
-        return {"pixel_values": torch.randn(1, 3, 28, 28)}
-
-    return write(tf.Ovis2ForConditionalGeneration(config), folder, images, 4)
+    return write(tf.Ovis2ForConditionalGeneration(config), folder, pixels(1, 3, 28, 28), 4)
 
 
 def qwen3_moe(folder: Path) -> int:
@@ -412,12 +399,13 @@ def glm4v_moe(folder: Path) -> int:
     text = {**GLM_TEXT, **DEEPSEEK, "head_dim": 16}
     config = tf.Glm4vMoeConfig(text_config=text, vision_config=GLM_VISION, **GLM_IDS)
     model = tf.Glm4vMoeForConditionalGeneration(config)
-    return write(model, folder, _glm_images, 4, types="mm_token_type_ids")
+    return write(
+        model, folder, pixels(16, 3 * 2 * 14 * 14, image_grid_thw=[[1, 4, 4]]), 4, types="mm_token_type_ids"
+    )
 
 
 def mllama(folder: Path) -> int:
     """Its text model looks at images in layers of their own, which a batch without images leaves out."""
-    import torch
     import transformers as tf
 
     vision: dict[str, Any] = {**VISION, "attention_heads": 4, "num_global_layers": 1, "vision_output_dim": 64}
@@ -427,14 +415,12 @@ def mllama(folder: Path) -> int:
     text |= {"rope_scaling": {"rope_type": "default"}}
     config = tf.MllamaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
 
-    def images() -> dict[str, Any]:
-        return {
-            "pixel_values": torch.randn(1, 1, 2, 3, 28, 28),
-            "aspect_ratio_ids": torch.tensor([[2]]),
-            "aspect_ratio_mask": torch.ones(1, 1, 2, dtype=torch.long),
-        }
-
-    return write(tf.MllamaForConditionalGeneration(config), folder, images, 1)
+    return write(
+        tf.MllamaForConditionalGeneration(config),
+        folder,
+        pixels(1, 1, 2, 3, 28, 28, aspect_ratio_ids=[[2]], aspect_ratio_mask=[[[1, 1]]]),
+        1,
+    )
 
 
 def internvl_repo(folder: Path) -> int:
@@ -469,6 +455,20 @@ def _with_own_code(
     for source in (HERE / f"{name}_repo").glob(f"*_tiny_{name}.py"):
         shutil.copy(source, folder)
     return size
+
+
+def pixels(*shape: int, **more: list[Any]) -> Callable[[], dict[str, Any]]:
+    """What draws the image of a batch: ``pixel_values`` of ``shape``, and what else the model asks of it."""
+
+    def images() -> dict[str, Any]:
+        import torch
+
+        return {
+            "pixel_values": torch.randn(*shape),
+            **{key: torch.tensor(said) for key, said in more.items()},
+        }
+
+    return images
 
 
 def write(
