@@ -30,7 +30,17 @@ from tests.lab.envs import Stack
 from tests.matrix import store
 
 SHAPES = store.ROOT / "data" / "compat" / "shapes.json"
-FOLLOWED = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift", "axolotl")
+FOLLOWED = (
+    "torch",
+    "transformers",
+    "deepspeed",
+    "peft",
+    "accelerate",
+    "trl",
+    "ms-swift",
+    "axolotl",
+    "llamafactory",
+)
 Probe = dict[str, Any]
 
 
