@@ -1,4 +1,4 @@
-"""Real LLaMA-Factory 0.9.3, full tuning, on rows of which every third has no image: ZeRO-2, ZeRO-3 and DDP.
+"""Real LLaMA-Factory (0.9.3, 0.9.5), full tuning, a third of the rows without an image; ZeRO-2, ZeRO-3, DDP.
 
 It puts a picture of its own into a batch that has none, so its ranks do not wait for each other. What is
 right is what DDP prints that looks for unused parameters, checkpointed in the way that trains the tower.
@@ -19,7 +19,7 @@ from tests.lab import envs, launch
 from tests.lab.tiny import SHAREGPT
 
 pytestmark = pytest.mark.slow
-STACK = "llamafactory093"
+STACKS = ("llamafactory093", "llamafactory095")
 MODELS = {"llava": "llava_files", "qwen2_vl": "qwen2_vl"}  # by its template's name, ours
 
 
@@ -56,13 +56,14 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
+@pytest.fixture(scope="module", params=STACKS)
+def train(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Train:
     """Run ``llamafactory-cli`` once on a model under an engine."""
+    name: str = request.param
 
     @functools.cache
     def run(kind: str, engine: str, *, patched: bool) -> Training:
-        stack, folder = envs.read_stacks()[STACK], tmp_path_factory.mktemp("mixed")
+        stack, folder = envs.read_stacks()[name], tmp_path_factory.mktemp("mixed")
         envs.make(stack)
         model = launch.checkpoint(stack, MODELS[kind])
         rows = mixed_frameworks.rows(model, folder)
@@ -73,7 +74,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Train:
         (folder / "train.yaml").write_text(json.dumps(said))
         command = ["llamafactory-cli", "train", str(folder / "train.yaml")]
         environ = {"FORCE_TORCHRUN": "1"}
-        return launched(STACK, command, folder / "out", engine, environ, patched=patched)
+        return launched(name, command, folder / "out", engine, environ, patched=patched)
 
     return run
 
