@@ -193,7 +193,8 @@ def prepare(cell: Cell, folder: Path) -> Any:
     lora = cell.tuning != "full"
     if lora:
         saved = ["merger"] if cell.tuning == "lora_saved" else None
-        model = add_lora(model, vision=cell.tuning != "lora_llm", saved=saved)
+        only = EXPERTS.get(cell.tuning)
+        model = add_lora(model, vision=cell.tuning != "lora_llm", saved=saved, only=only)
     arguments: dict[str, tuple[Any, ...]] = {
         "default": (),
         "empty": ({},),
@@ -207,10 +208,20 @@ def prepare(cell: Cell, folder: Path) -> Any:
     return model
 
 
+EXPERTS = {"lora_experts": "modules", "lora_stacked": "parameters"}
+
+
 def add_lora(
-    model: torch.nn.Module, vision: bool, saved: list[str] | None = None, task: str | None = None
+    model: torch.nn.Module,
+    vision: bool,
+    saved: list[str] | None = None,
+    task: str | None = None,
+    only: str | None = None,
 ) -> Any:
-    """LoRA on every linear layer inside a numbered block: those are what checkpointing recomputes."""
+    """LoRA on every linear layer inside a numbered block: those are what checkpointing recomputes.
+
+    ``only`` those of the experts, which are ``modules`` or ``parameters``.
+    """
     targets = [
         name
         for name, module in model.named_modules()
@@ -218,9 +229,20 @@ def add_lora(
         and any(part.isdigit() for part in name.split(".")[:-1])
         and "merger" not in name
         and (vision or not any(tower in name for tower in ("visual", "vision")))
+        and (only is None or ".experts." in name)
     ]
+    stacked = {}
+    if only == "parameters":
+        targets = []
+        stacked["target_parameters"] = [
+            name
+            for name, parameter in model.named_parameters()
+            if ".experts." in name and parameter.dim() > 2
+        ]
     torch.manual_seed(1)
-    config = peft.LoraConfig(r=4, lora_alpha=8, target_modules=targets, modules_to_save=saved, task_type=task)
+    config = peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=targets, modules_to_save=saved, task_type=task, **stacked
+    )
     tuned = peft.get_peft_model(model, config)
     for name, parameter in tuned.named_parameters():
         if "lora_B" in name:  # zero at first, which would make every gradient of A zero

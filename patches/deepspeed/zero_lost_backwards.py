@@ -5,74 +5,76 @@ What the user sees: nothing, where each of two losses has an ``engine.backward``
 backwards at the end of a window. Before 0.18.3 ``TypeError: 'NoneType' object is not iterable``.
 
 Why: the epilogue of a backward that ends a window hands the sums to ``averaged_gradients`` and forgets them
-(``all_grad_tensors``); that of the next one begins anew and puts its own in their place, or, in the older
-releases, would add to what was forgotten.
+(``all_grad_tensors``); that of the next one begins anew and puts its own in their place, or, in 0.17.6 to
+0.18.2, would add to what was forgotten. Before 0.17.6 it adds them up. With ``offload_optimizer`` every
+release lets the last backward write over what the ones before it left on the CPU; 0.19.8 adds the step before
+as well.
 
-What is done: what an ``engine.backward`` finds in ``averaged_gradients`` is put aside and added to what it
-leaves there, unless ``zero_grad`` was called in between, which is how a script drops a backward. Where a step
-follows each backward there is nothing to add.
+What is done: what an ``engine.backward`` finds in ``averaged_gradients``, or in the gradients of the
+offloaded partitions, is put aside and added to what it leaves there, unless ``zero_grad`` was called in
+between, which is how a script drops a backward. Offloaded, the window's sums on the CPU begin anew, and
+norms are those of the sum. Where a step follows each backward there is nothing to add.
 
-Left alone: ZenFlow, ``loss.backward()`` without the engine, and ``offload_optimizer``: there a warning says
-that only the last counts.
+Left alone: ZenFlow, ``loss.backward()`` without the engine; offloaded partitions that DeepSpeed 0.19 sums up
+in float32 by itself.
 
-Seen in DeepSpeed 0.18.2 (the error) and 0.19.8. Its own remedy is ``set_gradient_accumulation_boundary``.
+Seen in DeepSpeed 0.18.2 (the error) and 0.19.8; offloaded in 0.14.5, 0.18.2 and 0.19.8. Its own remedy is
+``set_gradient_accumulation_boundary``.
 https://github.com/allenai/open-instruct/pull/1498; offloaded: https://github.com/deepspeedai/DeepSpeed/pull/7981
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, of_module
 
 ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 EPILOGUE = "independent_gradient_partition_epilogue"
 FORGETS = "self.all_grad_tensors[i] = None"
 
-OFFLOADED = (
-    "engine.backward was called again before engine.step. With offload_optimizer DeepSpeed counts only the "
-    "last: add the losses and call it once."
-)
-
+_adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
 _dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
 _running: WeakSet[Any] = WeakSet()  # in the middle of one
 _ended: WeakSet[Any] = WeakSet()  # offloaded, and at the end of a window
 
 
 def look(code: Code) -> str | None:
-    """The engine must have its backward, and the optimizer's epilogue must forget its sums."""
+    """The engine must have its backward, and the optimizer its epilogue."""
     if code.module.endswith("engine"):
         function = code.function(f"{ENGINE}.backward")
         if function is None or function.parameters[:2] != ("self", "loss"):
             raise Unrecognised(f"{ENGINE}.backward in {code.path} is not as any known release has it")
         return None
-    epilogue = code.function(f"{OPTIMIZER}.{EPILOGUE}")
-    if epilogue is None:
+    if code.function(f"{OPTIMIZER}.{EPILOGUE}") is None:
         raise Unrecognised(f"{code.path} has no {OPTIMIZER}.{EPILOGUE}")
-    return None if FORGETS in epilogue else "a backward adds to the one before it"
+    return None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let each backward of a step count."""
     if module.__name__.endswith("engine"):
-        patch.wrap(module.DeepSpeedEngine, "backward", functools.partial(backward, patch))
+        patch.wrap(module.DeepSpeedEngine, "backward", backward)
         patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
-    else:
-        patch.wrap(module.DeepSpeedZeroOptimizer, "zero_grad", zero_grad)
+        return
+    patch.wrap(module.DeepSpeedZeroOptimizer, "zero_grad", zero_grad)
+    epilogue = of_module(module).function(f"{OPTIMIZER}.{EPILOGUE}")
+    if epilogue is not None and FORGETS not in epilogue:
+        _adding.add(module.DeepSpeedZeroOptimizer)
 
 
-def backward(patch: Patch, original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def backward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
     """Around ``DeepSpeedEngine.backward``."""
     optimizer = self.optimizer
     if not _keeps_sums(optimizer):
         return original(self, *args, **kwargs)
-    if optimizer in _ended and optimizer not in _dropped:
-        patch.warn("offload_optimizer", OFFLOADED)
+    if optimizer in _dropped:
+        _ended.discard(optimizer)
     earlier = _earlier(optimizer)
+    offloaded = _offloaded(optimizer) if optimizer in _ended else []
     _running.add(optimizer)
     try:
         return original(self, *args, **kwargs)
@@ -82,6 +84,8 @@ def backward(patch: Patch, original: Callable[..., Any], self: Any, *args: Any, 
         if optimizer.cpu_offload and self.is_gradient_accumulation_boundary():
             _ended.add(optimizer)
         _put_back(optimizer, earlier)
+        if offloaded:
+            _add_offloaded(optimizer, offloaded)
 
 
 def _keeps_sums(optimizer: Any) -> bool:
@@ -90,7 +94,7 @@ def _keeps_sums(optimizer: Any) -> bool:
 
 def _earlier(optimizer: Any) -> dict[int, list[Any]]:
     """Take what backwards before this one left for the step, by group."""
-    if optimizer in _dropped or optimizer.cpu_offload:
+    if optimizer in _dropped or optimizer.cpu_offload or type(optimizer) in _adding:
         return {}
     found = {group: grads for group, grads in optimizer.averaged_gradients.items() if grads is not None}
     optimizer.averaged_gradients.update(dict.fromkeys(found))
@@ -108,6 +112,39 @@ def _put_back(optimizer: Any, earlier: dict[int, list[Any]]) -> None:
         for total, before in zip(now or (), gradients, strict=bool(now)):
             total.add_(before)
         optimizer.averaged_gradients[group] = now or gradients
+
+
+def _offloaded(optimizer: Any) -> list[tuple[Any, Any]]:
+    """Take the same from the CPU: the gradient of each partition, and what stood in it."""
+    _copied()
+    sums_itself = getattr(optimizer, "_use_compact_grad_partition_buffer", lambda group: False)
+    partitions = enumerate(optimizer.single_partition_of_fp32_groups)
+    gradients = [part.grad for group, part in partitions if part.grad is not None and not sums_itself(group)]
+    found = [(gradient, gradient.clone()) for gradient in gradients]
+    for gradient, _ in found:
+        gradient.zero_()
+    for window in optimizer.accumulated_grads_in_cpu.values():
+        window.zero_()
+    return found
+
+
+def _add_offloaded(optimizer: Any, earlier: list[tuple[Any, Any]]) -> None:
+    _copied()
+    for gradient, before in earlier:
+        gradient.add_(before)
+    for number in optimizer.norm_for_param_grads:
+        group, _, start, count = optimizer.grad_position[number]
+        whole = optimizer.single_partition_of_fp32_groups[group].grad
+        if any(gradient is whole for gradient, _ in earlier):
+            part = whole.view(-1).narrow(0, start, count)
+            optimizer.norm_for_param_grads[number] = part.double().norm(2)
+
+
+def _copied() -> None:
+    """Wait for what is on its way to the CPU."""
+    from deepspeed.accelerator import get_accelerator
+
+    get_accelerator().synchronize()
 
 
 def zero_grad(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:

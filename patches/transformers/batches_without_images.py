@@ -10,10 +10,11 @@ for DDP and ZeRO to reduce, and takes part in none of the gathers of ZeRO-3 and 
 Every transformers; no model of it does more than skip.
 
 The change, for every model whose forward calls ``get_image_features`` (or, before it existed, Qwen2-VL's
-``visual``) after its text embedding: where a batch has no image, several ranks train together and somebody
-would wait, the tower runs on the smallest blank image the model accepts, right after the text embedding as
-it does with an image, because ranks have to call their modules in one order. Its output is tied to the text
-embeddings in a way that passes zeros back and adds no number, so that a NaN adds nothing either.
+``visual``, or the ``vision_tower`` and ``multi_modal_projector`` of LLaVA's kin) after its text embedding:
+where a batch has no image, several ranks train together and somebody would wait, the tower runs on the
+smallest blank image the model accepts, right after the text embedding as it does with an image, because
+ranks have to call their modules in one order. Its output is tied to the text embeddings in a way that passes
+zeros back and adds no number, so that a NaN adds nothing either.
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
 and run with a blank image they would add something. Under ZeRO-3, where the ranks would wait for each other
@@ -48,6 +49,7 @@ from ._every_rank import finds_unused, largest, ranks, waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
+_LAYERS = ("vision_feature_layers", "vision_feature_layer")  # of the tower: VipLLaVA takes several
 _CROSSING = "cross_attention_states"
 REFUSED = (
     "vlmpatch [batches-without-images]: {name} runs its vision tower and its cross-attention layers only "
@@ -104,6 +106,8 @@ def path_of(cls: type) -> Path | None:
         return None
     if run is _by_visual and "image_grid_thw" not in parameters:
         return None
+    if run is _by_tower and "multi_modal_projector" not in names:
+        return None
     return Path(parameters, tuple(name for name in _PIXELS if name in parameters), run)
 
 
@@ -158,7 +162,25 @@ def _visual_images(pixel_values: Any, image_grid_thw: Any) -> None:
     """What ``get_image_features`` would take where there is none."""
 
 
-_RUNS = {"get_image_features": _by_features, "visual": _by_visual}
+def _by_tower(model: Any, dtype: Any, device: Any) -> list[Any]:
+    """LLaVA and its kin up to transformers 4.45."""
+    import torch
+
+    pixels = blank_inputs(model, _tower_images, dtype, device)["pixel_values"]
+    asked = (getattr(model.config, name, None) for name in _LAYERS)
+    layers = next((layers for layers in asked if layers is not None), None)
+    if layers is None:  # PaliGemma
+        return [model.multi_modal_projector(model.vision_tower(pixels).last_hidden_state)]
+    seen = model.vision_tower(pixels, output_hidden_states=True).hidden_states
+    chosen = [seen[layer] for layer in (layers if isinstance(layers, (list, tuple)) else [layers])]
+    return [model.multi_modal_projector(torch.cat(chosen, dim=-1))]
+
+
+def _tower_images(pixel_values: Any) -> None:
+    """What ``get_image_features`` would take where there is none."""
+
+
+_RUNS = {"get_image_features": _by_features, "visual": _by_visual, "vision_tower": _by_tower}
 
 
 def _owner(model: Any) -> type:
@@ -276,7 +298,13 @@ def _after_text(
     for handle in handles:
         handle.remove()  # the model may look up more embeddings in this forward
     found = [value for _ in range(missing) for value in _run_blank(patch, path, model, output)]
-    return add_nothing(output, found) if found else output
+    return add_nothing(output, [*found, *_own_parameters(model)]) if found else output
+
+
+def _own_parameters(model: Any) -> list[Any]:
+    """Those that the forward itself puts between the features: LLaVA-NeXT's ``image_newline`` up to 4.51."""
+    names = _code(_owner(model)).co_names
+    return [parameter for name, parameter in model.named_parameters(recurse=False) if name in names]
 
 
 def _run_blank(patch: Patch, path: Path, model: Any, like: Any) -> list[Any]:

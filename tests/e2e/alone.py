@@ -347,6 +347,13 @@ PROOFS = (
         "^error: ",
     ),
     Proof(
+        "zero3-leaf-inputs",
+        TF457,
+        "cell",
+        Cell("qwen3_moe", "zero3", "lora_experts", compared=1, checkpointing="off", input_grads=False),
+        "size of tensor a \\(0\\)",
+    ),
+    Proof(
         "zero3-save-on-every-rank",
         TF457,
         "gathers",

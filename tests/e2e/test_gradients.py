@@ -46,6 +46,7 @@ def zero(stage: int, pattern: str, accumulation: int = 1, **more: Any) -> Cell:
     return Cell(engine=f"zero{stage}", pattern=pattern, accumulation=accumulation, **fields)
 
 
+TWICE: dict[str, Any] = {"forwards": 2, "scenario": "two-backwards"}
 CASES = {
     "F16": Case(zero(2, "alternating"), "error"),
     "F16, LoRA, ZeRO-1": Case(zero(1, "one-rank-text", tuning="lora", checkpointing="nonreentrant"), "error"),
@@ -54,6 +55,7 @@ CASES = {
     "F17, a window's end, offload": Case(zero(3, "text-last", 2, zero=OFFLOAD), "wrong"),
     "F17, ZeRO-2, offload": Case(zero(2, "text-step", zero=OFFLOAD), "wrong"),
     "F18": Case(zero(2, "images", 2), "wrong", ((TF523, "right"),)),
+    "F18, two backwards, offload": Case(zero(2, "images", zero=OFFLOAD, **TWICE), "wrong"),
 }
 each_case = pytest.mark.parametrize("name", CASES)
 both_stacks = pytest.mark.parametrize("stack", [TF457, TF523])
@@ -164,6 +166,8 @@ def sweep() -> Iterator[Cell]:
         yield from half(2, FLAT[name])
     yield zero(1, "images", 3, zero=OFFLOAD)
     yield zero(2, "images", 4, zero=OFFLOAD)
+    for stage, accumulation in ((1, 1), (1, 2), (2, 1), (2, 3)):
+        yield zero(stage, "images", accumulation, zero=OFFLOAD, config=CLIPPED, **TWICE)
     for setting in (ROUND_ROBIN, {**ROUND_ROBIN, "overlap_comm": True, **SMALL}, {**ROUND_ROBIN, **OFFLOAD}):
         yield zero(2, "alternating", 2, zero=setting)
         yield zero(2, "text-step", zero=setting)

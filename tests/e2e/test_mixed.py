@@ -31,7 +31,10 @@ def mixed(kind: str, engine: str, tuning: str, pattern: str = "one-rank-text", a
 
 
 SHORT = {
-    TF445: [mixed("qwen2_vl", "zero3", "full")],  # whose forward reads a weight of the tower from outside
+    TF445: [
+        mixed("qwen2_vl", "zero3", "full"),  # whose forward reads a weight of the tower from outside
+        mixed("llava_next", "zero3", "full"),  # and puts a parameter of its own between the features
+    ],
     TF457: [
         mixed("qwen2_5_vl", "ddp", "lora"),
         mixed("qwen2_5_vl", "zero2", "full", "alternating"),

@@ -226,6 +226,7 @@ def llava_next(folder: Path) -> int:
         vision_config=tf.CLIPVisionConfig(**VISION, image_size=28, patch_size=14, projection_dim=32),
         text_config=tf.LlamaConfig(**TEXT),
         image_token_index=IMAGE,
+        image_seq_length=10,  # by which 4.45 tells rows that have a token for each piece
         image_grid_pinpoints=[[28, 28], [28, 56], [56, 28]],
     )
 

@@ -30,13 +30,10 @@ class DeepSpeedZeroOptimizer:
 class Engine:
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
-        self.warned: list[str] = []
-
-    def warn(self, key: str, text: str) -> None:
-        self.warned.append(text)
+        self.ends = True
 
     def is_gradient_accumulation_boundary(self) -> bool:
-        return True
+        return self.ends
 
 
 def overwrites(engine: Engine, loss: int) -> None:
@@ -47,7 +44,7 @@ def overwrites(engine: Engine, loss: int) -> None:
 
 def after(engine: Engine, *losses: int) -> int:
     for loss in losses:
-        patch.backward(engine, overwrites, engine, loss)
+        patch.backward(overwrites, engine, loss)
     return int(engine.optimizer.averaged_gradients[0][0].value)
 
 
@@ -77,23 +74,30 @@ def test_sums_that_a_backward_leaves_alone_stay() -> None:
     """As before a window's end."""
     engine = Engine(DeepSpeedZeroOptimizer())
     after(engine, 1)
-    patch.backward(engine, lambda self, loss: None, engine, 2)
+    patch.backward(lambda self, loss: None, engine, 2)
     assert engine.optimizer.averaged_gradients[0][0].value == 1
 
 
 def test_other_optimizers_are_left_alone() -> None:
     engine = Engine(None)
-    patch.backward(engine, lambda self, loss: None, engine, 1)
+    patch.backward(lambda self, loss: None, engine, 1)
     patch.zero_grad_of_engine(lambda self: None, engine)
 
 
-def test_offloaded_sums_are_named() -> None:
+def test_offloaded_sums_are_added_until_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is added in a window that follows a step, whichever of its micro-batches it is."""
+    added: list[int] = []
+    monkeypatch.setattr(patch, "_offloaded", lambda optimizer: [7])
+    monkeypatch.setattr(patch, "_add_offloaded", lambda optimizer, earlier: added.extend(earlier))
     optimizer = DeepSpeedZeroOptimizer()
     optimizer.cpu_offload = True
     engine = Engine(optimizer)
-    assert after(engine, 1) == 1
+    after(engine, 1)
     patch.zero_grad(lambda self: None, optimizer)  # as a step does
-    assert after(engine, 2) == 2
-    assert engine.warned == []
-    assert after(engine, 4) == 4
-    assert engine.warned == [patch.OFFLOADED]
+    engine.ends = False
+    after(engine, 2, 2)
+    engine.ends = True
+    after(engine, 2)
+    assert added == []
+    after(engine, 4)
+    assert added == [7]
