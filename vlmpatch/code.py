@@ -10,7 +10,6 @@ import ast
 import contextlib
 import functools
 import hashlib
-import io
 import os
 import re
 import sys
@@ -22,6 +21,21 @@ from types import ModuleType
 from vlmpatch import scan
 
 _DEFINES = re.compile(r"(async\s+)?def\s")
+# What a digest tells apart; the standard library's tokenizer takes several times as long.
+_PIECES = re.compile(
+    r"""
+    (?P<nothing>\#[^\n]*|\\\n)
+    |(?P<line>\n)
+    |(?P<string>[rbuf]{0,2}(?:
+        \"{3}[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*\"{3}
+        |'{3}[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'{3}
+        |"[^"\\\n]*(?:\\.[^"\\\n]*)*"
+        |'[^'\\\n]*(?:\\.[^'\\\n]*)*'))
+    |(?P<bracket>[()\[\]{}])
+    |(?P<code>[^\s\#"'()\[\]{}\\][^\n\#"'()\[\]{}\\]*)
+    """,
+    re.I | re.S | re.X,
+)
 
 
 class Unrecognised(Exception):
@@ -51,7 +65,10 @@ class Function:
     @functools.cached_property
     def _arguments(self) -> ast.arguments:
         # Parsed only for those who ask: most look for a piece of the text.
-        node = ast.parse(self.source).body[0]
+        try:
+            node = ast.parse(f"{scan.head(self.source)} ...").body[0]
+        except SyntaxError:  # more than the head, or not all of it
+            node = ast.parse(self.source).body[0]
         assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         return node.args
 
@@ -74,6 +91,7 @@ class Code:
         self.module = module
         self.path = path
         self.source = source
+        self._scan = scan.Scan(source)
         self._classes: dict[str, frozenset[str] | None] = {}
 
     @functools.cached_property
@@ -90,7 +108,7 @@ class Code:
     def names(self) -> frozenset[str]:
         """Names bound at the module's top level: functions, classes, assignments, imports."""
         with self._parsing():
-            return frozenset(scan.names(self.source))
+            return frozenset(self._scan.names())
 
     def function(self, qualname: str) -> Function | None:
         """The function ``qualname`` (``f`` or ``Class.method``), or None; the last definition wins.
@@ -105,13 +123,13 @@ class Code:
         """Names bound in the body of class ``qualname``, or None when there is no such class."""
         if qualname not in self._classes:
             with self._parsing():
-                found = scan.class_names(self.source, qualname)
+                found = self._scan.class_names(qualname)
             self._classes[qualname] = None if found is None else frozenset(found)
         return self._classes[qualname]
 
     def _text(self, qualname: str) -> str | None:
         with self._parsing():
-            return scan.definition(self.source, qualname)
+            return self._scan.definition(qualname)
 
     @contextlib.contextmanager
     def _parsing(self) -> Iterator[None]:
@@ -170,28 +188,19 @@ def locate(name: str) -> str | None:
 def digest(source: str) -> str:
     """See ``Function.digest``."""
     kept: list[str] = []
-    previous = tokenize.NEWLINE
-    lines = io.StringIO(_dedented(source))
-    for token in tokenize.generate_tokens(lines.readline):
-        if token.type in (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
-            continue
-        statement_of_its_own = token.type == tokenize.STRING and previous == tokenize.NEWLINE
-        if not statement_of_its_own:
-            kept.append("".join(token.string.split()))
-        previous = token.type
-    # Python 3.12 splits f-strings into several tokens and undoubles their braces; without white space
-    # and with single braces both ways of cutting give the same text.
-    text = "".join(kept).replace("{{", "{").replace("}}", "}")
+    depth, fresh = 0, True  # of brackets; whether a statement begins here
+    for piece in _PIECES.finditer(source):
+        if piece.lastgroup == "line":
+            fresh = fresh or not depth
+        elif piece.lastgroup != "nothing":
+            text = piece[0]
+            if piece.lastgroup != "string" or not fresh:
+                kept.append(text)
+            fresh = False
+            depth += (text in "([{") - (text in ")]}")
+    # Python 3.12's tokenizer splits f-strings, and undoubles their braces: digests were made of either.
+    text = "".join("".join(kept).split()).replace("{{", "{").replace("}}", "}")
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def _dedented(source: str) -> str:
-    # ast.get_source_segment drops the first line's indentation only.
-    lines = source.splitlines()
-    indents = [len(line) - len(line.lstrip()) for line in lines[1:] if line.strip()]
-    surplus = min(indents, default=4) - 4
-    body = [line[surplus:] if surplus > 0 else line for line in lines[1:]]
-    return "\n".join([*lines[:1], *body]) + "\n"
 
 
 def _parameters(args: ast.arguments) -> tuple[str, ...]:

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import ast
 import contextlib
+import hashlib
+import io
 import sys
 import tokenize
 from pathlib import Path
@@ -123,6 +126,66 @@ def test_unreadable_source(tmp_path: Path) -> None:
 )
 def test_where_a_definition_ends(body: str) -> None:
     source = f"def wanted(x):\n{body}\n\n\n# of the next\ndef other():\n    return 2\n"
-    found = scan.definition(source, "wanted")
+    found = scan.Scan(source).definition("wanted")
     assert found is not None
     assert found.partition("  #")[0] == f"def wanted(x):\n{body}".partition("  #")[0]
+
+
+@pytest.mark.parametrize(
+    ("definition", "defaults"),
+    [
+        ("def f(a=':', b={1: 2}):  # so\n    return 1\n", {"a": "':'", "b": "{1: 2}"}),
+        ("def f(a=')', *, b=lambda x: x) -> dict[str, int]:\n    pass\n", {"a": "')'", "b": "lambda x: x"}),
+        ("def f(a=1): return a\n", {"a": "1"}),
+        ("async def f(\n    a=1,  # the first:\n    b='(',\n):\n    pass\n", {"a": "1", "b": "'('"}),
+    ],
+)
+def test_parameters_are_read_from_the_head(definition: str, defaults: dict[str, str]) -> None:
+    function = code.Function(definition)
+    assert (function.defaults, function.parameters) == (defaults, tuple(defaults))
+
+
+def test_of_a_long_body_the_head_alone_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = ast.parse
+
+    def noted(text: str) -> ast.Module:
+        parsed.append(text)
+        return parse(text)
+
+    monkeypatch.setattr(ast, "parse", noted)
+    assert code.Function("def f(a, b):\n" + "    a = b\n" * 100).parameters == ("a", "b")
+    assert parsed == ["def f(a, b): ..."]
+
+
+def test_triple_quotes_that_are_none_are_seen_through() -> None:
+    source = "class A:\n    quotes = \"'''\"\n    def f(self): ...\n\nclass B:\n    def g(self): ...\n"
+    found = scan.Scan(source)
+    assert found.class_names("A") == {"quotes", "f"}
+    assert found.class_names("B") == {"g"}
+    assert found.definition("B.g") == "def g(self): ..."
+    assert found.definition("A.g") is None
+
+
+@pytest.mark.parametrize("body", ["\n  x = 1\n", " x = 1\n", "\n    def f(self): ...\n    x = 1\n"])
+def test_names_of_a_class_however_its_body_stands(body: str) -> None:
+    names = scan.Scan(f"class A:{body}\nclass B: ...\n").class_names("A")
+    assert names is not None
+    assert names - {"f"} == {"x"}
+
+
+def test_a_digest_is_that_of_the_tokens() -> None:
+    source = (
+        Path(code.__file__).read_text(encoding="utf-8") + SOURCE + 'x = (\n    "kept"\n) + \\\n    1; "y"\n'
+    )
+    tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))
+    layout = {tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT}
+    told = [token for token in tokens if token.type not in layout]
+    before = [tokenize.NEWLINE, *(token.type for token in told)]
+    kept = [
+        token.string
+        for token, previous in zip(told, before, strict=False)
+        if (token.type, previous) != (tokenize.STRING, tokenize.NEWLINE)
+    ]
+    text = "".join("".join(kept).split()).replace("{{", "{").replace("}}", "}")
+    assert code.digest(source) == hashlib.sha256(text.encode()).hexdigest()[:12]
