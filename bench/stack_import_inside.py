@@ -15,11 +15,15 @@ MODULES = ("transformers.trainer", "deepspeed", "peft", "transformers.models.qwe
 
 
 class Meter:
-    """CPU seconds inside the functions it was put around, without what they call of others."""
+    """CPU seconds inside the functions it was put around, without what they call of others.
+
+    What the clock itself takes is left out: there are thousands of short calls.
+    """
 
     def __init__(self) -> None:
         self.spent = 0.0
         self._inside = False
+        self._tick = min(_tick() for _ in range(1000))
 
     def around(self, owner: Any, name: str, *, ours: bool = True) -> None:
         """Count ``owner.name``; with ``ours=False`` take it out of what is being counted."""
@@ -32,10 +36,15 @@ class Meter:
             try:
                 return function(*args, **kwargs)
             finally:
-                self.spent += (time.process_time() - started) * (1 if ours else -1)
+                self.spent += (time.process_time() - started - self._tick) * (1 if ours else -1)
                 self._inside = not ours
 
         setattr(owner, name, measured)
+
+
+def _tick() -> float:
+    started = time.process_time()
+    return time.process_time() - started
 
 
 def main() -> None:

@@ -19,9 +19,10 @@ SCHEMA = 1
 # `failure` is for the command line alone (`vlmpatch.tools.failures`); nothing here looks into it.
 KEYS = frozenset({"schema", "modules", "patch", "failure"})
 SEVERITIES = ("crash", "hang", "silent", "cost")
-_ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*\Z")
-_MODULE = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?\Z")
-_TARGET = re.compile(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*\Z")
+# Compiled when a catalog is checked: most processes read one that was.
+_ID = r"[a-z0-9]+(-[a-z0-9]+)*"
+_MODULE = r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?"
+_TARGET = r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*"
 
 
 class State(str, Enum):
@@ -197,9 +198,9 @@ def _entry(raw: object, patches: str) -> Entry:
 
 
 def _check(entry: Entry, patches: str) -> None:
-    if not _ID.match(entry.id):
+    if not re.fullmatch(_ID, entry.id):
         raise _Invalid("id", f"{entry.id!r} is not in kebab-case", "Use a-z, 0-9 and single hyphens")
-    if not _MODULE.match(entry.module):
+    if not re.fullmatch(_MODULE, entry.module):
         remedy = "Write upstream.file, in a-z, 0-9 and _"
         raise _Invalid("module", f"{entry.module!r} is not a module name", remedy)
     if not os.path.exists(path := patch_path(patches, entry.module)):
@@ -214,7 +215,7 @@ def _check(entry: Entry, patches: str) -> None:
         if not getattr(entry, key):
             raise _Invalid(key, "is empty", "Give at least one")
     for target in entry.targets:
-        if not _TARGET.match(target):
+        if not re.fullmatch(_TARGET, target):
             raise _Invalid("targets", f"{target!r} is not a module name", "Write it as in an import line")
         if entry.before and "*" in target:
             what = f"does not go with the pattern {target!r}"

@@ -23,18 +23,14 @@ from vlmpatch import scan
 _DEFINES = re.compile(r"(async\s+)?def\s")
 # What a digest tells apart; the standard library's tokenizer takes several times as long.
 _PIECES = re.compile(
-    r"""
-    (?P<nothing>\#[^\n]*|\\\n)
+    rf"""
+    (?P<nothing>{scan.COMMENT}|\\\n)
     |(?P<line>\n)
-    |(?P<string>[rbuf]{0,2}(?:
-        \"{3}[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*\"{3}
-        |'{3}[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'{3}
-        |"[^"\\\n]*(?:\\.[^"\\\n]*)*"
-        |'[^'\\\n]*(?:\\.[^'\\\n]*)*'))
-    |(?P<bracket>[()\[\]{}])
-    |(?P<code>[^\s\#"'()\[\]{}\\][^\n\#"'()\[\]{}\\]*)
+    |(?P<string>{scan.STRING})
+    |(?P<bracket>[()\[\]{{}}])
+    |(?P<code>[^\s\#"'()\[\]{{}}\\][^\n\#"'()\[\]{{}}\\]*)
     """,
-    re.I | re.S | re.X,
+    re.S | re.X,
 )
 
 

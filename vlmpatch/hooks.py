@@ -99,9 +99,10 @@ class Hooks:
 
     def present(self, target: str) -> list[ModuleType]:
         """The modules ``target`` names that have run their code."""
-        names = (
-            [target] if "*" not in target else [each for each in list(sys.modules) if _matches(each, target)]
-        )
+        names = [target]
+        if "*" in target:
+            alike = target.partition("*")[0]  # of the thousands there are, few are worth the match
+            names = [each for each in list(sys.modules) if each.startswith(alike) and _matches(each, target)]
         return [module for name in names if (module := sys.modules.get(name)) is not None and _ready(module)]
 
     def execute(self, loader: Any, module: ModuleType) -> None:
@@ -134,15 +135,14 @@ class Hooks:
         """``sweep`` for what has been imported since the last look: it costs nothing that grows."""
         count = len(sys.modules)
         fresh, self._counted = count - self._counted, count
-        if fresh <= 0 and not self._running:
-            return
-        try:
+        if fresh > 0:
             # A dict keeps the order of insertion, so the new ones are its last. Where as many have gone
             # as come, one may be missed here; status() and every target's import look at all of them.
-            names = list(itertools.islice(reversed(sys.modules), max(fresh, 0)))
-        except RuntimeError:  # another thread is importing too
-            names = list(self._waiting)
-        self._running.update(name for name in names if name in self._waiting)
+            latest = itertools.islice(reversed(sys.modules), fresh)
+            try:
+                self._running.update(filter(self._waiting.__contains__, latest))
+            except RuntimeError:  # another thread is importing too
+                self._running.update(self._waiting)
         for name in tuple(self._running):
             if name in self._waiting and name not in self._ours:
                 self._notice(name)

@@ -20,6 +20,13 @@ _CLASS = re.compile(
     r"[ \t]*class\s+\w+\s*\([^()]*\)\s*:"
 )  # with its bases, which may stand on lines of their own
 _WORD = re.compile(r"\w")
+STRING = r"""[rbufRBUF]{0,2}(?:
+    \"{3}[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*\"{3}
+    |'{3}[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'{3}
+    |"[^"\\\n]*(?:\\.[^"\\\n]*)*"
+    |'[^'\\\n]*(?:\\.[^'\\\n]*)*')"""
+COMMENT = r"\#[^\n]*"
+_WORDS = re.compile(f"{COMMENT}|{STRING}", re.S | re.X)
 _COLON = re.compile(r":(?=[ \t]*(?:#.*)?\n)")
 # A line that is neither empty, a comment, nor the end of brackets opened above it.
 _TELLS = r"(?=[^\s)\]}#])"
@@ -134,20 +141,12 @@ class Scan:
         return any(bisect.bisect_left(quotes, position) % 2 for quotes in self._quotes)
 
     def _block(self, part: _Part, begin: int) -> str:
-        """The definition that begins there, up to the line that leaves it.
-
-        The parser is asked where that line may stand inside a string or brackets.
-        """
+        """The definition that begins there, up to a line that leaves it, in no string and no brackets."""
         leaves = _leaving(part.indent).finditer(self.source, begin, part.end)
         ends = itertools.chain((line.start() for line in leaves), [part.end])
         for end in itertools.islice(ends, 8):
-            text = self.source[begin:end]
-            if not self._in_string(end) and _closed(text):
-                return _without_tail(text)[len(part.indent) :]
-            try:
-                return _parse_block(text, part.indent)
-            except SyntaxError:  # that line stands inside a string or brackets
-                continue
+            if not self._in_string(end) and _closed(self.source[begin:end]):
+                return _without_tail(self.source[begin:end])[len(part.indent) :]
         raise _Doubt
 
     def _names(self, part: _Part) -> set[str]:
@@ -195,7 +194,12 @@ def _starting(indent: str) -> re.Pattern[str]:
 
 
 def _closed(text: str) -> bool:
-    """Whether no bracket is open where ``text`` ends, as far as counting tells."""
+    """Whether no bracket is open where ``text`` ends."""
+    # Those in strings and comments come in pairs, mostly.
+    return _paired(text) or _paired(_WORDS.sub("", text))
+
+
+def _paired(text: str) -> bool:
     return all(text.count(a) == text.count(b) for a, b in ("()", "[]", "{}"))
 
 
@@ -205,17 +209,6 @@ def _without_tail(text: str) -> str:
     while lines[-1].lstrip().startswith("#") or not lines[-1].strip():
         lines.pop()
     return "\n".join(lines)
-
-
-def _parse_block(text: str, indent: str) -> str:
-    tree = ast.parse(f"if 1:\n{text}" if indent else text)
-    outer = tree.body[0]
-    node = outer.body[0] if indent and isinstance(outer, ast.If) else outer
-    shift = 1 if indent else 0
-    lines = text.split("\n")[: (node.end_lineno or 0) - shift]
-    # Columns are counted in bytes.
-    lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
-    return "\n".join(lines)[len(indent) :]
 
 
 def _parsed(source: str, qualname: str) -> str | None:
