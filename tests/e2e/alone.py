@@ -21,6 +21,7 @@ from typing import Any
 from bench.zero3_runs import Run
 from tests.e2e import test_adapters as adapters
 from tests.e2e import test_field as field
+from tests.e2e import test_minicpmv_launched as minicpmv
 from tests.e2e import test_mixed as mixed
 from tests.e2e import test_zero3 as zero3
 from tests.e2e import test_zero3_outside as outside
@@ -143,6 +144,16 @@ def of_adapters(stack: str, wanted: Sequence[str], env: Env, out: Path) -> Endin
     }
 
 
+def of_swift(stack: str, wanted: Sequence[str], env: Env, out: Path) -> Endings:
+    """MiniCPM-V in ms-swift; a case is what it does, and under which engine."""
+    made, endings = scripts.made(envs.read_stacks()[stack]), {}
+    for case in wanted:
+        kind, engine = case.split(":")
+        ran = minicpmv.swift(kind, engine, made, out / kind, stack=stack, **dict(env)).finished
+        endings[case] = f"error: {ran.output[-6000:]}" if ran.rc else RIGHT
+    return endings
+
+
 HOW: dict[str, Callable[[str, Sequence[Any], Env, Path], Endings]] = {
     "cell": of_cells,
     "field": of_field,
@@ -152,6 +163,7 @@ HOW: dict[str, Callable[[str, Sequence[Any], Env, Path], Endings]] = {
     "trainer": of_trainer,
     "gathers": of_gathers,
     "adapters": of_adapters,
+    "swift": of_swift,
 }
 
 
@@ -248,6 +260,7 @@ PROOFS = (
     Proof("input-grads-leaf", TF457, "field", field.LEAF_LLAVA, field.LEAF),
     # Who decides for the user.
     Proof("swift-checkpoint-override", "swift341", "cell", Cell(trainer="swift_sft"), READY_TWICE),
+    Proof("swift-missing-generation-config", "swift360", "swift", "sft:zero2", "NoneType.*eos_token_id"),
     Proof("llamafactory-forced-reentrant", "llamafactory093", "cell", field.FORCED, READY_TWICE),
     Proof(
         "trl-forced-reentrant",

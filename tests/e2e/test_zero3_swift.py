@@ -16,7 +16,7 @@ from tests.lab import envs, launch
 from tests.standin.cells import FULL
 from vlmpatch_lab.ports import free_port
 
-TUNER = {"swift341": "--train_type", "swift460": "--tuner_type"}
+TUNER = {"swift341": "--train_type", "swift360": "--train_type", "swift460": "--tuner_type"}
 
 
 def dpo(name: str, folder: Path, *after: str, before: tuple[str, ...] = RUN) -> Training:
