@@ -420,6 +420,13 @@ def optimizer_arguments(cell: Cell) -> dict[str, Any]:
     return {"lr": 1e-3, "eps": 1e-3} if cell.compared else {"lr": 1e-3}
 
 
+def forget(model: torch.nn.Module) -> None:
+    """Drop what an earlier forward left in a model of Qwen2-VL's kind: a measure sees one sample alone."""
+    for module in model.modules():
+        if getattr(module, "rope_deltas", None) is not None:
+            module.rope_deltas = None
+
+
 class Averaged:
     """No engine: what data parallel training is by definition, and the measure of every engine."""
 
@@ -477,6 +484,10 @@ class Plain(Averaged):
     def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
         super().__init__(cell, model)
         self.parts = WORLD * cell.accumulation
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        forget(self.model)
+        return super().forward(batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         (loss / self.parts).backward()

@@ -274,6 +274,7 @@ PROOFS = (
     # The Trainer.
     Proof("accumulated-loss-undivided", TF447, "field", field.ACCUMULATE_TEXT, field.WRONG),
     Proof("loss-kwargs-ignored", "torch260", "field", field.ACCUMULATE_LLAVA, field.WRONG),
+    Proof("stale-rope-deltas", TF447, "cell", Cell(tuning="full", compared=2), " off"),
     Proof("overridden-compute-loss", TF457, "field", field.OLD_SCRIPT, field.NO_COUNT),
     Proof("adapter-renamed-keys", TF457, "adapters", "resume", "^0 of "),
     Proof("peft-generation-inputs", TF457, "field", field.CAUSAL_TASK, field.NO_INPUTS),

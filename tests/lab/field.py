@@ -48,6 +48,7 @@ def plain(cell: Cell, folder: Path, feed: Feed = lambda model, batch: batch) -> 
     model = ranks.prepare(dataclasses.replace(cell, checkpointing="off", variant=""), folder)
     batches = [ranks.make_batches(cell, folder, rank) for rank in range(WORLD)]
     for batch in (batch for own in batches for batch in own):
+        ranks.forget(model)
         (model(**feed(model, batch)).loss / WORLD).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -380,6 +381,7 @@ def _accumulated_right(
         seen = [int((batch["labels"][:, 1:] != ranks.IGNORED).sum()) for batch in batches]
         for batch, here in zip(batches, seen, strict=True):
             share = here / sum(tokens) if counted else 1 / len(batches)
+            ranks.forget(model)
             loss = model(**batch).loss * share / WORLD
             loss.backward()
             total += loss.item()

@@ -281,3 +281,52 @@ def test_an_adapter_for_no_module_is_refused_by_name() -> None:
     file.check(patch, state, list(state), refuse=False)
     with pytest.raises(RuntimeError, match=r"b\.lora_A"):
         file.check(patch, state, list(state), refuse=True)
+
+
+# --- stale-rope-deltas --------------------------------------------------------------------------------
+
+
+class _Cache:
+    def __init__(self, held: int) -> None:
+        self.held = held
+
+    def get_seq_length(self) -> int:
+        return self.held
+
+
+class _Keeps:
+    """As Qwen2-VL on transformers 4.47: what it kept is used unless a prompt says that it begins."""
+
+    rope_deltas: str | None = "of an earlier forward"
+
+    def forward(
+        self,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        past_key_values: Any = None,
+        inputs_embeds: Any = None,
+    ) -> str | None:
+        return self.rope_deltas
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "kept"),
+    [
+        ((), {"input_ids": "ids"}, False),
+        (("ids", "mask"), {}, False),
+        ((), {"input_ids": "ids", "past_key_values": _Cache(0)}, False),
+        (("ids", None, None, _Cache(0)), {}, False),
+        ((), {"input_ids": "ids", "past_key_values": _Cache(7)}, True),
+        (("ids", None, None, _Cache(7)), {}, True),
+        ((), {"input_ids": "ids", "position_ids": "given"}, True),
+        ((), {"inputs_embeds": "embedded"}, True),
+    ],
+)
+def test_which_forwards_forget_what_an_earlier_one_left(args: Any, kwargs: Any, kept: bool) -> None:
+    entry = ENTRIES["stale-rope-deltas"]
+    module: Any = ModuleType(entry.targets[0])
+    module.Qwen2VLForConditionalGeneration = type("Qwen2VLForConditionalGeneration", (_Keeps,), {})
+    module.Qwen2VLForConditionalGeneration.forward = _Keeps.forward
+    patch_file(entry.id).apply(Patch(entry.id, Journal()), module)
+    assert (module.Qwen2VLForConditionalGeneration().forward(*args, **kwargs) is not None) == kept
