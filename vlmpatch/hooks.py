@@ -96,6 +96,7 @@ class Hooks:
         """
         with self._lock:
             self._early.setdefault(target, []).append(callback)
+            self._callbacks.setdefault(target, [])
 
     def present(self, target: str) -> list[ModuleType]:
         """The modules ``target`` names that have run their code."""
@@ -131,18 +132,20 @@ class Hooks:
         for name in tuple(self._waiting):
             self._notice(name)
 
-    def _sweep_new(self) -> None:
-        """``sweep`` for what has been imported since the last look: it costs nothing that grows."""
+    def _look_at_new(self) -> None:
+        """Note which watched modules came since the last look: it costs nothing that grows."""
         count = len(sys.modules)
         fresh, self._counted = count - self._counted, count
-        if fresh > 0:
+        try:
             # A dict keeps the order of insertion, so the new ones are its last. Where as many have gone
             # as come, one may be missed here; status() and every target's import look at all of them.
-            latest = itertools.islice(reversed(sys.modules), fresh)
-            try:
-                self._running.update(filter(self._waiting.__contains__, latest))
-            except RuntimeError:  # another thread is importing too
-                self._running.update(self._waiting)
+            for name in itertools.islice(reversed(sys.modules), max(fresh, 0)):
+                if name in self._waiting:
+                    self._running.add(name)
+        except RuntimeError:  # another thread is importing too
+            self._running.update(self._waiting)
+
+    def _notice_running(self) -> None:
         for name in tuple(self._running):
             if name in self._waiting and name not in self._ours:
                 self._notice(name)
@@ -160,8 +163,13 @@ class Hooks:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """The import system's question; see ``importlib.abc.MetaPathFinder``."""
-        self._sweep_new()
-        if not self._wanted(fullname):
+        # Asked of thousands of names that are nothing to us: no call and no object that can be spared.
+        if len(sys.modules) != self._counted:
+            self._look_at_new()
+        if self._running:
+            self._notice_running()
+        near = fullname in self._callbacks or fullname.partition(".")[0] in self._tops
+        if not near or not self._wanted(fullname):
             return None
         asking: set[str] = self._asking.__dict__.setdefault("names", set())
         if fullname in asking:
@@ -176,10 +184,7 @@ class Hooks:
         return spec
 
     def _wanted(self, name: str) -> bool:
-        if name in self._callbacks or name in self._early:
-            return True
-        in_reach = name.partition(".")[0] in self._tops
-        return in_reach and any(_matches(name, pattern) for pattern, _ in self._patterns)
+        return name in self._callbacks or any(_matches(name, pattern) for pattern, _ in self._patterns)
 
     def _found_by_others(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
