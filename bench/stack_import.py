@@ -4,8 +4,8 @@
 ``transformers.trainer``, ``deepspeed``, ``peft`` and Qwen2-VL's modelling file, bare and patched in turn, so
 that a machine that slows down slows both. The ratio is the median of the pairs'. On a machine that others use
 too it moves by more than vlmpatch costs; "inside", the CPU time that one import spends in vlmpatch over the
-rest of the same import (``stack_import_inside``), is steadier and an upper bound: what a patch imports first
-counts, though the stack would import it later.
+rest of the same import (``stack_import_inside``), is steadier. What the stack imports of the standard library
+and of packaging without vlmpatch as well is there beforehand: whoever comes first would pay for it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import argparse
 import os
 import statistics
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bench.stack_import_inside import MODULES
 from tests.lab import envs, launch
@@ -38,10 +38,20 @@ def cpu_seconds(stack: Stack, environ: Mapping[str, str], patched: bool) -> floa
     return float(words[0])
 
 
-def share(stack: Stack, environ: Mapping[str, str]) -> float:
+def common(stack: Stack, environ: Mapping[str, str]) -> list[str]:
+    """What the stack imports without vlmpatch of modules that vlmpatch may use."""
+    told = "print('MODULES', *(name for name in sys.modules if name.partition('.')[0] in known))"
+    code = f"{IMPORTS}known = {{*sys.stdlib_module_names, 'packaging'}}; {told}"
+    done = subprocess.run(
+        [stack.python, "-c", code], env=environ, capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout.rpartition("MODULES ")[2].split()
+
+
+def share(stack: Stack, environ: Mapping[str, str], beforehand: Sequence[str]) -> float:
     """What one import spends in vlmpatch, over the rest of it."""
     done = subprocess.run(
-        [stack.python, "-m", "bench.stack_import_inside"],
+        [stack.python, "-m", "bench.stack_import_inside", *beforehand],
         env=environ,
         capture_output=True,
         text=True,
@@ -71,7 +81,8 @@ def main() -> None:
         ]
         bare, with_it = (statistics.median(column) for column in zip(*pairs, strict=True))
         ratio = statistics.median(b / a for a, b in pairs)
-        inside = statistics.median(share(stack, environ) for _ in range(asked.runs))
+        beforehand = common(stack, environ)
+        inside = statistics.median(share(stack, environ, beforehand) for _ in range(asked.runs))
         times = f"bare {bare:.2f} s, with vlmpatch {with_it:.2f} s"
         print(f"{name:16} {times}, ratio {ratio:.3f}, inside {inside:.3f}", flush=True)
 

@@ -1,13 +1,17 @@
 """Imports a stack with vlmpatch, and prints the CPU seconds of it that were spent inside vlmpatch.
 
+``python -m bench.stack_import_inside [MODULE …]``: those are imported first, and counted as the stack's.
+
 Run by ``bench.stack_import`` in a stack's environment. Two runs of one import differ by more than vlmpatch
 costs on a machine that others use too; a part of one run is slowed down as the whole is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
+import sys
 import time
 from typing import Any
 
@@ -49,6 +53,9 @@ def _tick() -> float:
 
 def main() -> None:
     """Wake the engine, import the stack, print."""
+    for name in sys.argv[1:]:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     meter = Meter()
     started = time.process_time()
     import vlmpatch.start
