@@ -71,7 +71,11 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     batches = make_batches(cell, folder, dist.get_rank())
     losses = []
     for step in range(cell.steps + 1):
-        parts = [engine.forward(batch) for batch in batches]
+        parts = []
+        for batch in batches:
+            if cell.checkpointing == "off":  # a measure, or a run that needs none
+                forget(model)
+            parts.append(engine.forward(batch))
         loss = torch.stack(parts).sum()
         engine.backward(loss)
         losses.append(loss.item())

@@ -21,6 +21,8 @@ from vlmpatch_lab.cell import Cell
 NEWEST, LAST_4, TRL014 = "tf523-ds0198", "tf457-ds0182", "trl014"
 TF446, TF447 = "tf446-ds0154", "tf447-ds0169"
 WRONG_TOKENS = r"Wrong: a call gave the tokens"
+GENERATE_MORE = Cell(trainer="generate_more", checkpointing="nonreentrant")
+STALE = r"shapes cannot be multiplied|Sizes of tensors must match"
 MASK = r"The shape of the mask \[\d+\] at index 0 does not match the shape of the indexed tensor \[\d+\]"
 SIZES = r"The size of tensor a \(\d+\) must match the size of tensor b \(\d+\)"
 
@@ -91,6 +93,7 @@ CASES: dict[str, list[tuple[Cell, str | None]]] = {
     ],
 }
 SLOW: dict[str, list[tuple[Cell, str | None]]] = {
+    "tf530-ds0187": [(GENERATE_MORE, STALE)],
     "llamafactory093": [(FORCED, READY)],
     TF447: [(WRAPPED, METADATA), (ACCUMULATE_LLAVA, WRONG), (ACCUMULATE_TEXT, WRONG)],
     TRL014: [

@@ -102,6 +102,21 @@ def generate(cell: Cell, folder: Path) -> Gradients:
     return one_step(cell, folder, model, engine)
 
 
+def generate_more(cell: Cell, folder: Path) -> Gradients:
+    """Completions of two rows at once, then a step on one whose trainer passes no ``mm_token_type_ids``."""
+    model = ranks.prepare(cell, folder)
+    engine = ranks.ENGINES[cell.engine](cell, model)
+    prompt = dict(ranks.make_batches(cell, folder, dist.get_rank())[0])
+    twice = {name: torch.cat([value, value]) for name, value in prompt.items() if name != "labels"}
+    with torch.no_grad():
+        model.generate(**twice, max_new_tokens=2, do_sample=False)
+
+    def untyped(model: Any, batch: Batch) -> Batch:
+        return {name: value for name, value in batch.items() if name != "mm_token_type_ids"}
+
+    return one_step(cell, folder, model, engine, untyped)
+
+
 def generate_in_step(cell: Cell, folder: Path) -> Gradients:
     """A completion without a cache, where the rank that has finished waits for the other, as under ZeRO-3."""
     model = ranks.prepare(cell, folder)
@@ -401,5 +416,6 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,
     "generate": generate,
+    "generate_more": generate_more,
     "generate_in_step": generate_in_step,
 }

@@ -27,6 +27,7 @@ from tests.matrix.store import SIDES, Store
 from vlmpatch_lab.cell import Cell
 
 LAUNCH = {"VLMPATCH_LAB_GLOO": "1"}  # for frameworks that start DeepSpeed through accelerate
+LAB = store.ROOT / "vlmpatch_lab"
 BATCH = 20  # rows a process runs before its results are kept
 Runner = Callable[[Stack, Sequence[Row], str], dict[str, cells.Result]]
 
@@ -113,9 +114,10 @@ def _run_scripts(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cell
 
 
 def _holds(out: Path, reference: Cell, model: Path) -> bool:
-    """Whether every rank recorded it, on the checkpoint as it is now."""
+    """Whether every rank recorded it, on the checkpoint and by the lab as they are now."""
     recorded = [path.stat().st_mtime for path in (out / reference.id).glob("rank*.pt")]
-    return len(recorded) == reference.ranks and min(recorded) > (model / "complete").stat().st_mtime
+    depends = (model / "complete", *LAB.glob("*.py"))
+    return len(recorded) == reference.ranks and min(recorded) > max(path.stat().st_mtime for path in depends)
 
 
 def _is_stale(results: Store, stack: Stack, row: Row, side: str) -> bool:

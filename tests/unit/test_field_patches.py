@@ -294,39 +294,41 @@ class _Cache:
         return self.held
 
 
-class _Keeps:
-    """As Qwen2-VL on transformers 4.47: what it kept is used unless a prompt says that it begins."""
+def _computes(
+    self: Any,
+    input_ids: Any = None,
+    attention_mask: Any = None,
+    position_ids: Any = None,
+    past_key_values: Any = None,
+    inputs_embeds: Any = None,
+) -> Any:
+    """As Qwen2-VL's: what was kept is used unless a prompt says that it begins."""
+    return self.rope_deltas
 
-    rope_deltas: str | None = "of an earlier forward"
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        position_ids: Any = None,
-        past_key_values: Any = None,
-        inputs_embeds: Any = None,
-    ) -> str | None:
-        return self.rope_deltas
+FORWARDS = [
+    ((), {"input_ids": "ids"}, False),
+    (("ids", "mask"), {}, False),
+    ((), {"input_ids": "ids", "past_key_values": _Cache(0)}, False),
+    (("ids", None, None, _Cache(0)), {}, False),
+    ((), {"input_ids": "ids", "past_key_values": _Cache(7)}, True),
+    (("ids", None, None, _Cache(7)), {}, True),
+    ((), {"input_ids": "ids", "position_ids": "given"}, True),
+    ((), {"inputs_embeds": "embedded"}, True),
+]
 
 
 @pytest.mark.parametrize(
-    ("args", "kwargs", "kept"),
-    [
-        ((), {"input_ids": "ids"}, False),
-        (("ids", "mask"), {}, False),
-        ((), {"input_ids": "ids", "past_key_values": _Cache(0)}, False),
-        (("ids", None, None, _Cache(0)), {}, False),
-        ((), {"input_ids": "ids", "past_key_values": _Cache(7)}, True),
-        (("ids", None, None, _Cache(7)), {}, True),
-        ((), {"input_ids": "ids", "position_ids": "given"}, True),
-        ((), {"inputs_embeds": "embedded"}, True),
-    ],
+    ("owner", "name"),
+    [("Qwen2VLForConditionalGeneration", "forward"), ("Qwen2VLModel", "compute_3d_position_ids")],
 )
-def test_which_forwards_forget_what_an_earlier_one_left(args: Any, kwargs: Any, kept: bool) -> None:
+@pytest.mark.parametrize(("args", "kwargs", "kept"), FORWARDS)
+def test_which_forwards_forget_what_an_earlier_one_left(
+    args: Any, kwargs: Any, kept: bool, owner: str, name: str
+) -> None:
     entry = ENTRIES["stale-rope-deltas"]
     module: Any = ModuleType(entry.targets[0])
-    module.Qwen2VLForConditionalGeneration = type("Qwen2VLForConditionalGeneration", (_Keeps,), {})
-    module.Qwen2VLForConditionalGeneration.forward = _Keeps.forward
+    setattr(module, owner, type(owner, (), {"rope_deltas": "left", name: _computes}))
     patch_file(entry.id).apply(Patch(entry.id, Journal()), module)
-    assert (module.Qwen2VLForConditionalGeneration().forward(*args, **kwargs) is not None) == kept
+    found = getattr(getattr(module, owner)(), name)(*args, **kwargs)
+    assert (found is not None) == kept
