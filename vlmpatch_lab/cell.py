@@ -65,7 +65,7 @@ CHECKPOINTING = (
 VARIANTS = ("", "old_format", "old_flag", "override", "copied")
 SCENARIOS = (
     *("", "resume", "resume-within", "no_sync", "extra", "frozen", "dummy-first", "two-backwards"),
-    *("overflow", "old_names"),
+    *("overflow", "old_names", "past-the-engine"),
 )
 PLAIN_SCENARIOS = ("extra", "frozen", "overflow")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
@@ -102,7 +102,7 @@ class Cell:
     # parameter that nothing uses), "frozen" (the vision tower), "dummy-first"
     # (the tower runs on a rank without an image too, before the text embedding and not after it),
     # "two-backwards" (each forward has a backward of its own before the step), "old_names" (a trainer is
-    # built with the names that arguments had in 2024).
+    # built with the names that arguments had in 2024), "past-the-engine" (loss.backward() by itself).
     scenario: str = ""
 
     def __post_init__(self) -> None:

@@ -587,7 +587,10 @@ class DeepSpeed:
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        self.engine.backward(loss)
+        if self.cell.scenario == "past-the-engine":
+            loss.backward()
+        else:
+            self.engine.backward(loss)
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         gradient: torch.Tensor | None = deepspeed.utils.safe_get_full_grad(parameter)

@@ -68,24 +68,31 @@ RETURNED = "        gas_scaled_loss = loss / self.gradient_accumulation_steps() 
 ITSELF = "        loss = loss / self.gradient_accumulation_steps() if scale_wrt_gas else loss\n"
 
 
+def engine_of(body: str) -> Code:
+    return Code("deepspeed.runtime.engine", "engine.py", f"class DeepSpeedEngine:\n{body}")
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         (HOOK + BACKWARD + RETURNED, None),
-        (HOOK + BACKWARD + ITSELF, "engine.backward divides the loss itself"),
+        (HOOK + BACKWARD + ITSELF, None),
         (BACKWARD + RETURNED, "no hook on what the engine returns divides a gradient"),
     ],
 )
 def test_the_look(body: str, reason: str | None) -> None:
-    assert (
-        patch.look(Code("deepspeed.runtime.engine", "engine.py", f"class DeepSpeedEngine:\n{body}")) == reason
-    )
+    assert patch.look(engine_of(body)) == reason
+
+
+def test_a_backward_that_divides_by_itself_is_left_alone() -> None:
+    assert patch.leaves_it_to_the_hook(engine_of(HOOK + BACKWARD + RETURNED))
+    assert not patch.leaves_it_to_the_hook(engine_of(HOOK + BACKWARD + ITSELF))
 
 
 def test_another_backward_is_declined() -> None:
     body = HOOK + BACKWARD.replace("loss", "losses") + RETURNED
     with pytest.raises(Unrecognised):
-        patch.look(Code("deepspeed.runtime.engine", "engine.py", f"class DeepSpeedEngine:\n{body}"))
+        patch.look(engine_of(body))
 
 
 def test_a_backward_that_raised_leaves_the_hooks_as_they_were() -> None:
