@@ -26,14 +26,14 @@ Upstream: https://github.com/deepspeedai/DeepSpeed/pull/4966
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..transformers._sparse_blocks import idle_parts, skips_experts, sparse_blocks, stacked_experts
+from ..transformers._sparse_blocks import idle_parts, skipping, sparse_blocks, stacked_experts
 
 LEAF = "_z3_leaf"
 REGISTER = ("_register_deepspeed_module", "_register_hooks_recursively")  # in 0.15 still the second
@@ -78,15 +78,4 @@ def skipping_blocks(model: Any) -> Iterator[Any]:
     for block in skipping(sparse_blocks(model)):
         if block not in settled and not hasattr(block, LEAF):
             settled.update(block.modules())
-            yield block
-
-
-def skipping(blocks: Iterable[Any]) -> Iterator[Any]:
-    """Those of ``blocks`` whose code may pass over an expert; each class is read once."""
-    skips: dict[type, bool] = {}
-    for block in blocks:
-        kind = type(block)
-        if kind not in skips:
-            skips[kind] = skips_experts(block)
-        if skips[kind]:
             yield block

@@ -6,7 +6,7 @@ import ast
 import contextlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 _ROUTERS = ("gate", "router", "shared_expert_gate")
@@ -47,6 +47,17 @@ def _alike(experts: Any) -> bool:
     return (
         len(own) > 1 and len({type(expert) for expert in own}) == 1 and any(True for _ in own[0].parameters())
     )
+
+
+def skipping(blocks: Iterable[Any]) -> Iterator[Any]:
+    """Those of ``blocks`` whose code may pass over an expert; each class is read once."""
+    skips: dict[type, bool] = {}
+    for block in blocks:
+        kind = type(block)
+        if kind not in skips:
+            skips[kind] = skips_experts(block)
+        if skips[kind]:
+            yield block
 
 
 def skips_experts(block: Any) -> bool:

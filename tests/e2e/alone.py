@@ -361,6 +361,13 @@ PROOFS = (
         "^error: ",
     ),
     Proof(
+        "fsdp2-sparse-experts",
+        TF457,
+        "cell",
+        Cell("qwen3_moe", "fsdp2", "full", compared=2),
+        "^error: ",
+    ),
+    Proof(
         "zero3-leaf-inputs",
         TF457,
         "cell",

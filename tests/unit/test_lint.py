@@ -43,6 +43,7 @@ def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> 
         ("swift sft --ddp_timeout 360000", "L09"),
         ("torchrun finetune.py --evaluation_strategy steps", "L10"),
         ("swift sft --deepspeed zero2 --gradient_accumulation_steps 8", "L11"),
+        ("swift sft --deepspeed zero2_offload --gradient_accumulation_steps 8", "L11"),
         ("swift rlhf --rlhf_type grpo --gradient_checkpointing true", "L13"),
         ("llamafactory-cli train --finetuning_type lora --freeze_vision_tower false", "L14"),
         ("swift sft 'unbalanced", "L00"),
@@ -57,6 +58,7 @@ def test_what_goes_wrong_is_said(command: str, code: str) -> None:
     [
         "swift sft --model Qwen/Qwen2-VL-7B-Instruct --dataset x --train_type lora",
         "torchrun --nproc_per_node 8 train.py --deepspeed zero2 --gradient_accumulation_steps 1",
+        "torchrun --nproc_per_node 8 train.py --deepspeed zero2_offload --gradient_accumulation_steps 2",
         "swift sft --tuner_type lora --deepspeed zero3 --warmup_ratio 0.05",
         "llamafactory-cli train --finetuning_type lora --stage sft --do_train true",
         "accelerate launch train.py --gradient_checkpointing false --fsdp full_shard",
@@ -67,6 +69,18 @@ def test_what_goes_wrong_is_said(command: str, code: str) -> None:
 )
 def test_an_innocent_command_is_let_be(command: str) -> None:
     assert of(command) == {}
+
+
+def test_offloaded_micro_batches_are_lost_in_other_releases(tmp_path: Path) -> None:
+    offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    (tmp_path / "ds.json").write_text(json.dumps(offload))
+    command = "torchrun train.py --deepspeed ds.json --gradient_accumulation_steps 3"
+    found = of(command, tmp_path, around(deepspeed="0.16.9"))
+    assert found["L11"].title.startswith("Only the first and the last")
+    for fine in ("0.14.5", "0.19.8"):
+        assert "L11" not in of(command, tmp_path, around(deepspeed=fine))
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
+    assert "L11" not in of(command, tmp_path, around(deepspeed="0.16.9"))
 
 
 def test_what_a_patch_ends_is_a_note() -> None:

@@ -108,6 +108,9 @@ _CHINESE = {
     "Looking for unused parameters costs time every step.": "查找未使用的参数会让每一步变慢。",
     "No release ends these yet": "尚无版本能取代这些补丁",
     "Nothing gathers the weights when the model is saved.": "保存模型时没有收集权重。",
+    "Only the first and the last micro-batch of each step count, without an error.": (
+        "每步只有第一个和最后一个 micro batch 有效,而且没有报错。"
+    ),
     "Only the last micro-batch of each step counts, without an error.": (
         "每步只有最后一个 micro batch 有效,而且没有报错。"
     ),

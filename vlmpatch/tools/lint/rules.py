@@ -212,15 +212,16 @@ _RENAMED = {
 
 
 def lost_micro_batches(setup: Setup, around: Around) -> Iterator[Finding]:
-    """ZeRO-2 with accumulation on DeepSpeed 0.17.6 to 0.18.2."""
+    """ZeRO-2 with accumulation: the last of a window alone counts, or, offloaded, the first and the last."""
     given = setup.get("gradient_accumulation_steps")
-    if (
-        setup.stage == 2
-        and given
-        and setup.accumulation > 1
-        and inside(around, "deepspeed", ">=0.17.6.dev0,<0.18.3.dev0")
-    ):
-        title = around.say("Only the last micro-batch of each step counts, without an error.")
+    offloaded = setup.offloaded
+    right, range_ = (2, ">=0.15.4,<0.19.0.dev0") if offloaded else (1, ">=0.17.6.dev0,<0.18.3.dev0")
+    if setup.stage == 2 and given and setup.accumulation > right and inside(around, "deepspeed", range_):
+        title = around.say(
+            "Only the first and the last micro-batch of each step count, without an error."
+            if offloaded
+            else "Only the last micro-batch of each step counts, without an error."
+        )
         fix = ended(around, "F18", "pip install 'deepspeed>=0.19.8'")
         severity = _severity(around, "F18")
         yield Finding("L11", severity, title, _quote(given), fix, _link("F18"))

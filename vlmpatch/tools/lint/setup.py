@@ -73,6 +73,16 @@ class Setup:
         return int(match[1]) if match else 0
 
     @property
+    def offloaded(self) -> bool:
+        """Whether DeepSpeed keeps the optimizer on the CPU."""
+        device = "offload_optimizer_device"
+        given = self.get("zero_optimization.offload_optimizer.device", f"deepspeed_config.{device}", device)
+        if given:
+            return given.value.lower() not in ("", "none")
+        named = self.get("deepspeed", "deepspeed_config_file")
+        return named is not None and "offload" in os.path.basename(named.value)
+
+    @property
     def lora(self) -> Said | None:
         """What asks for adapters."""
         for name, meant in _LORA.items():
