@@ -14,8 +14,8 @@ The change: such a leaf's first input wants a gradient, which nobody reads. The 
 the backward computes one gradient more, for the first such leaf of the model only: what comes after it wants
 one anyway.
 
-Left alone: no leaf; a leaf without trained weights; inputs that want a gradient; evaluation; what is being
-compiled; a leaf that is called with keywords only, which torch's hooks do not see.
+Left alone: models without frozen weights; a leaf without trained weights; inputs that want a gradient;
+evaluation; what is being compiled; a leaf that is called with keywords only, which torch's hooks do not see.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/pull/4966
 """
@@ -49,7 +49,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return None if tracing() else wanting(leaf, inputs)
 
     def register(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
-        if getattr(sub_module, LEAF, False):
+        if getattr(sub_module, LEAF, False) and any(not p.requires_grad for p in self.module.parameters()):
             patch.hook(sub_module.register_forward_pre_hook, before_leaf)
         original(self, sub_module, *args, **kwargs)
 

@@ -20,7 +20,8 @@ Mllama cannot be helped so: its text model leaves out its cross-attention layers
 and run with a blank image they would add something. Under ZeRO-3, where the ranks would wait for each other
 for ever, the rank without an image ends with an error that says so; that costs the same small all-reduce.
 
-Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; DDP with
+Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; a
+``vision_tower`` in code of others, who may run it on every rank themselves; DDP with
 ``find_unused_parameters=True``, which needs no help; a tower without trainable weights, unless its weights
 are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models).
 
@@ -49,6 +50,7 @@ from ._every_rank import finds_unused, largest, ranks, waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
+_OWN = "transformers.models."  # others who have a ``vision_tower`` may see to it themselves
 _LAYERS = ("vision_feature_layers", "vision_feature_layer")  # of the tower: VipLLaVA takes several
 _CROSSING = "cross_attention_states"
 REFUSED = (
@@ -106,7 +108,7 @@ def path_of(cls: type) -> Path | None:
         return None
     if run is _by_visual and "image_grid_thw" not in parameters:
         return None
-    if run is _by_tower and "multi_modal_projector" not in names:
+    if run is _by_tower and not ("multi_modal_projector" in names and cls.__module__.startswith(_OWN)):
         return None
     return Path(parameters, tuple(name for name in _PIXELS if name in parameters), run)
 
