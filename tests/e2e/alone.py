@@ -273,6 +273,7 @@ PROOFS = (
     Proof("axolotl-forced-reentrant", "axolotl019", "cell", Cell(trainer="axolotl_sft"), READY_TWICE),
     # The Trainer.
     Proof("accumulated-loss-undivided", TF447, "field", field.ACCUMULATE_TEXT, field.WRONG),
+    Proof("accumulation-divided-twice", "tf530-ds0185", "field", field.ACCUMULATE_TEXT, field.WRONG),
     Proof("loss-kwargs-ignored", "torch260", "field", field.ACCUMULATE_LLAVA, field.WRONG),
     Proof("stale-rope-deltas", TF447, "cell", Cell(tuning="full", compared=2), " off"),
     Proof("overridden-compute-loss", TF457, "field", field.OLD_SCRIPT, field.NO_COUNT),

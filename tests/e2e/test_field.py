@@ -93,7 +93,11 @@ CASES: dict[str, list[tuple[Cell, str | None]]] = {
     ],
 }
 SLOW: dict[str, list[tuple[Cell, str | None]]] = {
-    "tf530-ds0187": [(GENERATE_MORE, STALE)],
+    "tf530-ds0185": [
+        (GENERATE_MORE, STALE),
+        (ACCUMULATE_TEXT, WRONG),
+        (ACCUMULATE_TEXT_ZERO2, None),
+    ],
     "llamafactory093": [(FORCED, READY)],
     TF447: [(WRAPPED, METADATA), (ACCUMULATE_LLAVA, WRONG), (ACCUMULATE_TEXT, WRONG)],
     TRL014: [

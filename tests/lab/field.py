@@ -363,6 +363,9 @@ def _accumulated(
         said = trainers.arguments(cell, Path(place) / "output")
         if "deepspeed" in said:
             said["deepspeed"]["gradient_accumulation_steps"] = cell.forwards
+        # A mean over a rank's own tokens everywhere; 4.57 and later would weigh ranks by their tokens.
+        if hasattr(transformers.TrainingArguments, "average_tokens_across_devices"):
+            said["average_tokens_across_devices"] = False
         settings = transformers.TrainingArguments(
             **said,
             gradient_accumulation_steps=cell.forwards,
