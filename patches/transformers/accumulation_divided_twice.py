@@ -40,15 +40,16 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Tell accelerate one step."""
+    upstream = module.Trainer
 
     def create(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         said = "num_steps" in (self.args.accelerator_config.gradient_accumulation_kwargs or {})
         made = original(self, *args, **kwargs)
-        if not said and divides_itself(type(self), module.Trainer):
+        if not said and divides_itself(type(self), upstream):
             patch.replace(self.accelerator, "gradient_accumulation_steps", 1)
         return made
 
-    patch.wrap(module.Trainer, "create_accelerator_and_postprocess", create)
+    patch.wrap(upstream, "create_accelerator_and_postprocess", create)
 
 
 def divides_itself(trainer: type, upstream: type) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -332,3 +333,72 @@ def test_which_forwards_forget_what_an_earlier_one_left(
     patch_file(entry.id).apply(Patch(entry.id, Journal()), module)
     found = getattr(getattr(module, owner)(), name)(*args, **kwargs)
     assert (found is not None) == kept
+
+
+# --- accumulation-divided-twice -----------------------------------------------------------------------
+
+
+class _Accelerator:
+    gradient_accumulation_steps = 0
+
+    def backward(self, loss: Any) -> None: ...
+
+
+class _Trainer:
+    """As transformers 5.3's: accelerate is told the number of steps."""
+
+    def __init__(self, **said: int) -> None:
+        self.args = SimpleNamespace(
+            gradient_accumulation_steps=4,
+            accelerator_config=SimpleNamespace(gradient_accumulation_kwargs=said or None),
+        )
+        self.accelerator = _Accelerator()
+        self.create_accelerator_and_postprocess()
+
+    def create_accelerator_and_postprocess(self) -> None:
+        self.accelerator.gradient_accumulation_steps = self.args.gradient_accumulation_steps
+
+    def training_step(self, model: Any, inputs: Any) -> None: ...
+
+
+class _Around(_Trainer):
+    """As TRL's: something around transformers' own."""
+
+    def training_step(self, *args: Any, **kwargs: Any) -> None:
+        with contextlib.nullcontext():
+            super().training_step(*args, **kwargs)
+
+
+class _OwnBackward(_Trainer):
+    """As a script of 2024: it leaves the division to accelerate."""
+
+    def training_step(self, model: Any, inputs: Any) -> None:
+        self.accelerator.backward(model(**inputs).loss)
+
+
+class _OnTopOfOwn(_OwnBackward):
+    def training_step(self, model: Any, inputs: Any) -> None:
+        super().training_step(model, inputs)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said", "told"),
+    [
+        (_Trainer, {}, 1),
+        (_Around, {}, 1),
+        (_OwnBackward, {}, 4),
+        (_OnTopOfOwn, {}, 4),
+        (_Trainer, {"num_steps": 4}, 4),
+        (_Trainer, {"adjust_scheduler": 1}, 1),
+    ],
+)
+def test_which_trainers_divide_without_accelerate(trainer: type, said: dict[str, int], told: int) -> None:
+    module: Any = ModuleType("transformers.trainer")
+    module.Trainer = _Trainer
+    journal = Journal()
+    patch_file("accumulation-divided-twice").apply(Patch("accumulation-divided-twice", journal), module)
+    try:
+        assert trainer(**said).accelerator.gradient_accumulation_steps == told
+    finally:
+        journal.rollback(["accumulation-divided-twice"])
+    assert _Trainer().accelerator.gradient_accumulation_steps == 4
