@@ -6,8 +6,9 @@ experts are a module each: before transformers 5 Qwen3-MoE, DeepSeek-V3, Qwen3-O
 Why: after a block's backward FSDP2 reduces the gradients that are there, in one reduce-scatter. An expert
 that no token of this rank reached has none, and ranks reduce tensors of different sizes.
 
-Every torch with ``fully_shard``. From 2.13 on it has a setting of its own for it, off by default:
-``set_reduce_scatter_unused_params``.
+Since torch 2.6, whose ``fully_shard`` it is; here until 2.13. 2.15 collects gradients in another way, which
+this does not know, and 2.14 was not looked at: say ``model.set_reduce_scatter_unused_params(True)`` there,
+torch's own setting from 2.13 on.
 
 The change: before a block is reduced, ranks agree in one small all-reduce on which parameters of its sparse
 blocks have a gradient somewhere, and those that have none here get zeros. An expert that no rank used has
