@@ -11,9 +11,9 @@ STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 t
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
 	$(BIN)/python -m tests.lab.demo
 
-# Three files at a time: each keeps its stack's processes to itself, and ranks wait for each other a good
-# part of the time. In their order: what launches comes first, the small files fill the end.
-JOBS ?= 3
+# Four files at a time: each keeps its stack's processes to itself, and ranks wait for each other a good
+# part of the time. In the order of tests/e2e/conftest.py: the longest first, the small ones fill the end.
+JOBS ?= 4
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test: machine .venv/ready lint  ## makes the environments it needs first, in a cache outside the clone

@@ -13,8 +13,19 @@ from tests.lab import cells, envs, launch
 from tests.lab.cells import Result
 from tests.lab.outcomes import Case
 
+# Files that take minutes, the longest first: whatever starts last should end soon.
+LONG = (
+    *("minicpmv", "zero3", "minicpmv_launched", "launchers", "watchers", "watch", "training", "mixed"),
+    *("zero3_swift", "zero3_outside", "import_orders", "gradients"),
+)
 Visible = Callable[[], contextlib.AbstractContextManager[None]]
 Results = dict[str, Result]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Workers take the files in this order; within a file nothing moves."""
+    order = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
 @pytest.fixture(scope="session")

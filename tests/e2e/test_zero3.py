@@ -38,6 +38,7 @@ STACKS = {
     "tf457-ds0182": "qwen2_5_vl",
     "tf523-ds0198": "qwen2_5_vl",
 }
+HANGS_ON = tuple(STACKS) if FULL else ("tf457-ds0182",)
 EVERYWHERE = ("plain", "two forwards")  # what each tuning and each failure needs
 BROKE_TO_SAVE = {"tf447-ds0169", "tf457-ds0182"}  # DeepSpeed 0.16.5 to 0.19.2
 ENDED_F4 = {"tf523-ds0198"}  # DeepSpeed 0.19.3 mended the crash, not the third gather
@@ -129,7 +130,10 @@ def saves() -> tuple[Run, Run]:
 
 
 def saves_bare() -> list[Run]:
-    """Without checkpointing, so that F4 does not come first; killed where a user would wait for ever."""
+    """Without checkpointing, so that F4 does not come first; killed where a user would wait for ever.
+
+    It is DeepSpeed's own on every release: `make test` waits for it on one stack.
+    """
     return [replace(off(run), limit=30.0) for run in saves()]
 
 
@@ -159,7 +163,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         compared = ("lora, plain", "full, plain", "modules_to_save")
         failing += [run for what, run in trainings(name) if what in compared]
         runs = [*map(off, patched), *map(bare, failing), *patched, *saves()]
-        runs += saves_bare()
+        runs += saves_bare() if name in HANGS_ON else []
         runs += [second_backward()] if name in NO_SECOND_BACKWARD else []
         return perform(name, runs, tmp_path_factory.mktemp(name))
 
@@ -263,7 +267,7 @@ def test_saving_on_one_rank_is_an_error_that_names_the_others(stack: str, result
     assert "was called on rank 0 and not on rank 1" in alone
 
 
-@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("stack", HANGS_ON)
 def test_saving_on_one_rank_hangs_without(stack: str, results: Results) -> None:
     everywhere, alone = (results(stack)(run)["error"] for run in saves_bare())
     assert everywhere is None
