@@ -31,6 +31,24 @@ WATCHDOG = (
     "[rank{0}]:[E1122 10:00:00.000000001 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, NumelIn=4, Timeout(ms)=600000) ran"
 )
+TORN = """Traceback (most recent call last):
+  File "/x/site-packages/deepspeed/runtime/zero/stage3.py", line 2341, in backward
+    self.loss_scaler.backward(loss.float(), retain_graph=retain_graph)
+  File "/x/site-packages/torch/autograd/graph.py", line 979, {}
+    return Variable._execution_engine.run_backward(  # Calls into the C++ engine to run the backward pass
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+RuntimeError: The size of tensor a (0) must match the size of tensor b (4) at non-singleton dimension 1"""
+TORN_LEAF = TORN.format("in _engine_run_backward")
+TORN_AGAIN = TORN_LEAF.replace(
+    "RuntimeError",
+    """  File "/x/site-packages/torch/autograd/function.py", line 311, in apply
+    return user_fn(self, *args)
+  File "/x/site-packages/torch/utils/checkpoint.py", line 320, in backward
+    outputs = ctx.run_function(*detached_inputs)
+  File "/x/site-packages/transformers/models/qwen3_moe/modeling_qwen3_moe.py", line 240, in forward
+    return weight * hidden
+RuntimeError""",
+)
 CHILD = TRACE + "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n====\ntrain.py FAILED\n"
 
 
@@ -258,6 +276,12 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         ),
         ("IndexError: index 1 is out of bounds for dimension 0 with size 0\nds_config: zero.Init", "F23"),
         ("RuntimeError: The size of tensor a (4) must match the size of tensor b (0) at non-singleton", None),
+        (TORN_LEAF, "F26"),  # nothing says that a leaf is in it
+        ("modeling_qwen3_moe.py\n" + TORN_LEAF, "F35"),
+        ("UserWarning: … since no inputs require gradients\n" + TORN_LEAF, "F35"),
+        ("modeling_qwen3_moe.py\n" + TORN.format("in forward"), "F26"),
+        ("modeling_qwen3_moe.py, stage3\n" + TORN_LEAF.split("\n")[-1], "F26"),
+        (TORN_AGAIN, "F26"),  # within a backward, in a forward
         ("NameError: name 'Optional' is not defined", None),
         ("class CPMTrainer(Trainer)\nNameError: name 'Dict' is not defined", "D"),
         ("RecursionError: maximum recursion depth exceeded\n  File my_dataset.py", None),
