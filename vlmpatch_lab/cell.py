@@ -35,7 +35,7 @@ from typing import Any
 
 WORLD = 2
 LIMIT = 90.0  # seconds a cell may take
-ENGINES = ("none", "plain", "plain_zeros", "ddp", "ddp_unused", "fsdp2", "zero1", "zero2", "zero3")
+ENGINES = ("none", "plain", "plain_zeros", "ddp", "ddp_unused", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 # What a row of data is, by step of the optimizer, micro-batch of the window, and rank.
 PATTERNS: dict[str, Callable[[int, int, int], str]] = {
     "images": lambda step, micro, rank: "image",
@@ -64,10 +64,10 @@ CHECKPOINTING = (
 )  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "old_flag", "override", "copied")
 SCENARIOS = (
-    *("", "resume", "resume-within", "no_sync", "extra", "frozen", "dummy-first", "two-backwards"),
-    *("overflow", "old_names", "past-the-engine"),
+    *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "dummy-first"),
+    *("two-backwards", "overflow", "old_names", "past-the-engine"),
 )
-PLAIN_SCENARIOS = ("extra", "frozen", "overflow")  # those that change what is right
+PLAIN_SCENARIOS = ("extra", "frozen", "projector", "overflow")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
 
@@ -99,10 +99,11 @@ class Cell:
     # What a script may do besides: "resume" (saves and loads a checkpoint after the first step),
     # "resume-within" (in the second window, which then begins anew), "overflow" (the first step's loss is
     # infinite on one rank, so a loss scaler passes over that step), "no_sync" (ZeRO-1), "extra" (a trainable
-    # parameter that nothing uses), "frozen" (the vision tower), "dummy-first"
-    # (the tower runs on a rank without an image too, before the text embedding and not after it),
-    # "two-backwards" (each forward has a backward of its own before the step), "old_names" (a trainer is
-    # built with the names that arguments had in 2024), "past-the-engine" (loss.backward() by itself).
+    # parameter that nothing uses), "frozen" (the vision tower), "projector" (only what
+    # joins the tower to the language model is trained), "dummy-first" (the tower runs on a rank without an
+    # image too, before the text embedding and not after it), "two-backwards" (each forward has a backward of
+    # its own before the step), "old_names" (a trainer is built with the names that arguments had in 2024),
+    # "past-the-engine" (loss.backward() by itself).
     scenario: str = ""
 
     def __post_init__(self) -> None:

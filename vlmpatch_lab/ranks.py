@@ -91,7 +91,8 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
     samples = Samples(cell, folder)
     # One process sees the samples of all ranks, in the order of the ranks.
     seen = range(WORLD) if cell.ranks == 1 else [dist.get_rank()]
-    before = parameters(model)
+    with engine.gathered():
+        before = parameters(model)
     meter: Meter | Clock = Meter(model) if cell.engine == "zero3" else Clock()
     steps, losses, cost = [], [], {}
     for step in range(cell.compared):
@@ -116,14 +117,17 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
             if last:
                 # DeepSpeed reads gradients, and does not know the order that round robin puts them in.
                 unread = cell.zero.get("round_robin_gradients")
-                steps.append({} if unread else gradients(engine, model))
+                with engine.gathered():
+                    steps.append({} if unread else gradients(engine, model))
             engine.step(last=last)
         cost = meter.stop()
-    changed = {name: value - before[name] for name, value in parameters(model).items()}
+    with engine.gathered():
+        changed = {name: value - before[name] for name, value in parameters(model).items()}
+        held = digest(model)
     torch.save({"steps": steps, "parameters": changed}, out)
     if cell.device != "cpu":
         cost["peak_bytes"] = torch.cuda.max_memory_allocated()
-    return {"losses": losses, "digest": digest(model), "cost": cost}
+    return {"losses": losses, "digest": held, "cost": cost}
 
 
 def micro_batches(cell: Cell, step: int) -> list[int | None]:
@@ -191,9 +195,9 @@ def prepare(cell: Cell, folder: Path) -> Any:
         model = peft.prepare_model_for_kbit_training(model)
     if cell.scenario == "extra":
         model.register_parameter("unused", torch.nn.Parameter(torch.ones(7)))
-    if cell.scenario == "frozen":
+    if cell.scenario in TRAINED:
         for name, parameter in model.named_parameters():
-            parameter.requires_grad_(not any(tower in name for tower in ("visual", "vision")))
+            parameter.requires_grad_(TRAINED[cell.scenario](name))
     lora = cell.tuning != "full"
     if lora:
         saved = ["merger"] if cell.tuning == "lora_saved" else None
@@ -212,6 +216,12 @@ def prepare(cell: Cell, folder: Path) -> Any:
     return model
 
 
+TOWERS = ("visual", "vision")
+PROJECTORS = ("merger", "projector", "connector")  # Qwen's and GLM's is a part of the tower
+TRAINED: dict[str, Callable[[str], bool]] = {
+    "frozen": lambda name: not any(tower in name for tower in TOWERS),
+    "projector": lambda name: any(projector in name for projector in PROJECTORS),
+}
 EXPERTS = {"lora_experts": "modules", "lora_stacked": "parameters"}
 
 
@@ -232,7 +242,7 @@ def add_lora(
         if isinstance(module, torch.nn.Linear)
         and any(part.isdigit() for part in name.split(".")[:-1])
         and "merger" not in name
-        and (vision or not any(tower in name for tower in ("visual", "vision")))
+        and (vision or not any(tower in name for tower in TOWERS))
         and (only is None or ".experts." in name)
     ]
     stacked = {}
@@ -399,6 +409,8 @@ class Engine(Protocol):
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None: ...
 
+    def gathered(self) -> contextlib.AbstractContextManager[Any]: ...
+
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]: ...
 
     def step(self, last: bool = True) -> None: ...
@@ -454,6 +466,10 @@ class Averaged:
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         return parameter.grad
 
+    def gathered(self) -> contextlib.AbstractContextManager[Any]:
+        """Within it the model's parameters and gradients can be read."""
+        return contextlib.nullcontext()
+
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
@@ -494,7 +510,8 @@ class Plain(Averaged):
         return super().forward(batch)
 
     def backward(self, loss: torch.Tensor) -> None:
-        (loss / self.parts).backward()
+        if loss.requires_grad:  # a text, where nothing but the projector is trained, adds nothing
+            (loss / self.parts).backward()
 
     def step(self, last: bool = True) -> None:
         if last and self.cell.engine == "plain_zeros":
@@ -520,6 +537,50 @@ class Ddp(Averaged):
         return context
 
 
+def blocks_of(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Its numbered modules; what is inside one belongs to it: an expert is no unit of its own."""
+    found: dict[str, torch.nn.Module] = {}
+    for name, module in model.named_modules():
+        inside = any(name.startswith(f"{block}.") for block in found)
+        if name.rpartition(".")[2].isdigit() and any(True for _ in module.parameters()) and not inside:
+            found[name] = module
+    return [*found.values()]
+
+
+class Fsdp1(Averaged):
+    """Every block and the whole model wrapped in torch's ``FullyShardedDataParallel``."""
+
+    INSIDE = "_fsdp_wrapped_module."  # what it adds to the names of parameters
+
+    def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import CustomPolicy
+
+        blocks = blocks_of(model)
+        self.model: Any = FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=CustomPolicy(lambda module: any(module is block for block in blocks)),
+            use_orig_params=True,
+            device_id=torch.device("cpu"),
+        )
+        super().__init__(cell, self.model)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        (loss / self.cell.accumulation).backward()
+
+    def gathered(self) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = self.model.summon_full_params(
+            self.model, writeback=False, with_grads=True
+        )
+        return context
+
+    def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        context: contextlib.AbstractContextManager[Any] = (
+            contextlib.nullcontext() if last else self.model.no_sync()
+        )
+        return context
+
+
 class Fsdp2(Averaged):
     """Every block and the whole model sharded by torch's ``fully_shard``."""
 
@@ -528,12 +589,8 @@ class Fsdp2(Averaged):
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh("cpu", (WORLD,))
-        blocks: list[str] = []  # what is inside one belongs to it: an expert is no unit of its own
-        for name, module in model.named_modules():
-            inside = any(name.startswith(f"{block}.") for block in blocks)
-            if name.rpartition(".")[2].isdigit() and any(True for _ in module.parameters()) and not inside:
-                blocks.append(name)
-                fully_shard(module, mesh=mesh)
+        for block in blocks_of(model):
+            fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
         super().__init__(cell, model)
 
@@ -589,12 +646,18 @@ class DeepSpeed:
     def backward(self, loss: torch.Tensor) -> None:
         if self.cell.scenario == "past-the-engine":
             loss.backward()
+        elif self.cell.scenario == "no_sync":
+            # Within it the engine divides nothing. HF Trainer divides by itself, everywhere.
+            self.engine.backward(loss / self.cell.accumulation, scale_wrt_gas=False)
         else:
             self.engine.backward(loss)
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         gradient: torch.Tensor | None = deepspeed.utils.safe_get_full_grad(parameter)
         return gradient
+
+    def gathered(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
 
     def micro_batch(self, last: bool) -> contextlib.AbstractContextManager[Any]:
         if last or self.cell.scenario != "no_sync":
@@ -638,6 +701,7 @@ ENGINES: dict[str, Callable[[Cell, torch.nn.Module], Engine]] = {
     "plain_zeros": Plain,
     "ddp": Ddp,
     "ddp_unused": Ddp,
+    "fsdp1": Fsdp1,
     "fsdp2": Fsdp2,
     "zero1": DeepSpeed,
     "zero2": DeepSpeed,
@@ -680,21 +744,23 @@ IMPORTED_BY_AN_ENGINE = (
 def gradients(engine: Engine, model: torch.nn.Module) -> Gradients:
     """The full gradient of every trainable parameter; a parameter without one is left out."""
     found = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            gradient = engine.gradient(parameter)
-            if gradient is not None:
-                found[name] = gradient.detach().float().cpu().clone()
+    for name, parameter in trainable(model):
+        gradient = engine.gradient(parameter)
+        if gradient is not None:
+            found[name] = gradient.detach().float().cpu().clone()
     return found
 
 
 def parameters(model: torch.nn.Module) -> Gradients:
     """The full value of every trainable parameter."""
-    return {
-        name: value_of(parameter).detach().float().cpu().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
+    return {name: value_of(p).detach().float().cpu().clone() for name, p in trainable(model)}
+
+
+def trainable(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Parameter]]:
+    """By the names that the model gave them."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name.replace(Fsdp1.INSIDE, ""), parameter
 
 
 def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -711,13 +777,13 @@ def value_of(parameter: torch.nn.Parameter) -> torch.Tensor:
 def digest(model: torch.nn.Module) -> str:
     """A hash of all trainable values: equal on two ranks only when every bit is."""
     total = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            # Under ZeRO-3 the master copy: gathering the parameter itself would have to free it.
-            partitioned = hasattr(parameter, "ds_id")
-            value: Any = deepspeed.utils.safe_get_full_fp32_param(parameter) if partitioned else parameter
-            value = value.full_tensor() if hasattr(value, "full_tensor") else value
-            total.update(name.encode() + value.detach().float().cpu().contiguous().numpy().tobytes())
+    for name, parameter in trainable(model):
+        # Under ZeRO-3 the master copy: gathering the parameter itself would have to free it.
+        partitioned = hasattr(parameter, "ds_id")
+        value: Any = deepspeed.utils.safe_get_full_fp32_param(parameter) if partitioned else parameter
+        value = value.full_tensor() if hasattr(value, "full_tensor") else value
+        # A copy: FSDP1 frees what it gathered, which numpy would still hold.
+        total.update(name.encode() + value.detach().float().cpu().clone().contiguous().numpy().tobytes())
     return total.hexdigest()[:16]
 
 

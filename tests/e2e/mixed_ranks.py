@@ -1,4 +1,4 @@
-"""What two ranks do where cells do not reach: videos, evaluation, generation, slices, FSDP1.
+"""What two ranks do where cells do not reach: videos, evaluation, generation, slices.
 
     python -m tests.e2e.mixed_ranks --models KIND=FOLDER ... --out DIR [--patched] SCENARIO:KIND ...
 
@@ -133,9 +133,10 @@ def evaluate(kind: str, folder: Path, rank: int, meet: Any) -> float:
     batch = image_and_text(folder)[rank]
     with torch.no_grad():
         right = model(**batch).logits
-        with meet():
-            engine = zero3(model)
-            engine.eval()
+    with meet():
+        engine = zero3(model)
+        engine.eval()
+        with torch.no_grad():
             got = engine(**batch).logits
     return float((got - right).abs().max() / right.abs().max())
 
@@ -155,37 +156,6 @@ def generate(kind: str, folder: Path, rank: int, meet: Any) -> float:
     return float((got != right).sum())
 
 
-def fsdp1(kind: str, folder: Path, rank: int, meet: Any) -> float:
-    """One step of SGD under FSDP1, every block wrapped: what became of the parameters."""
-    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
-    from torch.distributed.fsdp.wrap import ModuleWrapPolicy
-
-    model = ranks.load(Cell(kind), folder)
-    batches = image_and_text(folder)
-    right = mean_gradients(model, batches)
-    blocks = {type(m) for name, m in model.named_modules() if name.rpartition(".")[2].isdigit()}
-    blocks = {cls for cls in blocks if "Layer" in cls.__name__ or "Block" in cls.__name__}
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    with meet():
-        wrapped = Fsdp(
-            model,
-            auto_wrap_policy=ModuleWrapPolicy(blocks),
-            use_orig_params=True,
-            device_id=torch.device("cpu"),
-        )
-        optimizer = torch.optim.SGD(wrapped.parameters(), lr=1.0)
-        wrapped(**batches[rank]).loss.backward()
-        optimizer.step()
-        worst = 0.0
-        with Fsdp.summon_full_params(wrapped):
-            for name, parameter in wrapped.named_parameters():
-                name = name.replace("_fsdp_wrapped_module.", "")
-                value = right.get(name, torch.zeros_like(parameter))
-                scale = max(float(value.abs().max()), 1e-3)
-                worst = max(worst, float((before[name] - parameter - value).abs().max()) / scale)
-    return worst
-
-
 def zero3(model: Any) -> Any:
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
     ranks.wait_for_every_collective()
@@ -202,7 +172,6 @@ SCENARIOS: dict[str, Callable[..., float]] = {
     "slices": functools.partial(train, make=slices),
     "evaluate": evaluate,
     "generate": generate,
-    "fsdp1": fsdp1,
 }
 
 

@@ -14,6 +14,7 @@ import itertools
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from tests.lab import cells, envs
 from tests.lab.cells import Result
@@ -23,7 +24,15 @@ ROOT = Path(__file__).parents[2]
 STORE = ROOT / "data" / "compat" / "mixed.json"
 PAGES = (ROOT / "docs" / "mixed-batches.md", ROOT / "docs" / "mixed-batches.zh-CN.md")
 BEGIN, END = "<!-- written by tests.e2e.mixed_table -->", "<!-- end -->"
-ENGINES = ("ddp", "ddp_unused", "zero1", "zero2", "zero3", "fsdp2")
+ENGINES = ("ddp", "ddp_unused", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
+# A unit of FSDP1 that is used gives a zero to what is not used within it, where AdamW's weight decay acts.
+OPTIMIZER = {"fsdp1": "sgd"}
+TUNINGS: dict[str, dict[str, Any]] = {
+    "full": {"tuning": "full"},
+    "lora": {"tuning": "lora"},
+    "tower frozen": {"tuning": "full", "scenario": "frozen"},
+    "projector only": {"tuning": "full", "scenario": "projector"},
+}
 UNUSED = "Expected to have finished reduction"
 Found = dict[str, dict[str, str]]  # "stack kind tuning pattern" -> engine -> word
 
@@ -80,16 +89,16 @@ def main() -> None:
     found: Found = json.loads(STORE.read_text()) if STORE.exists() else {}
     if asked.stack:
         options = (asked.kinds, asked.engines, asked.tunings, asked.patterns)
-        wanted = [
-            Cell(kind, engine, tuning, compared=2, pattern=pattern)
-            for kind, engine, tuning, pattern in itertools.product(*(text.split(",") for text in options))
-        ]
-        ran = run(asked.stack, wanted)
+        names: dict[Cell, str] = {}
+        for kind, engine, tuning, pattern in itertools.product(*(text.split(",") for text in options)):
+            told = {**TUNINGS[tuning], "optimizer": OPTIMIZER.get(engine, "adamw")}
+            cell = Cell(kind, engine, compared=2, pattern=pattern, **told)
+            names[cell] = f"{asked.stack} {kind} {tuning} {pattern}"
+        ran = run(asked.stack, [*names])
         unused = never_used(asked.stack, ran)
         for cell, result in ran:
-            name = f"{asked.stack} {cell.kind} {cell.tuning} {cell.pattern}"
             word = "unused" if cell in unused else verdict(result)
-            found.setdefault(name, {})[cell.engine] = word
+            found.setdefault(names[cell], {})[cell.engine] = word
             print(f"{word:8}{result}", flush=True)
         STORE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
     write(found)
