@@ -154,11 +154,11 @@ class Cell:
         by itself must not become the measure.
 
         With ``compared``, the same samples in one process. ZeRO's flat partitions know no parameter that
-        an optimizer skips: there the measure gives a zero to what no rank used.
+        an optimizer skips, nor do the units of FSDP1: there the measure gives a zero to what no rank used.
         """
         scenario = self.scenario if self.scenario in PLAIN_SCENARIOS else ""
         if self.compared:
-            zeros = self.engine.startswith("zero") or self.engine == "plain_zeros"
+            zeros = self.engine.startswith("zero") or self.engine in ("plain_zeros", "fsdp1")
             engine = "plain_zeros" if zeros else "plain"
             kept = {name: value for name, value in self.config.items() if name in PLAIN_CONFIG}
             shared = dataclasses.replace(self, dtype="float32", zero={}, config=kept, scenario=scenario)

@@ -17,8 +17,9 @@ ranks have to call their modules in one order. Its output is tied to the text em
 zeros back and adds no number, so that a NaN adds nothing either.
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
-and run with a blank image they would add something. Under ZeRO-3, where the ranks would wait for each other
-for ever, the rank without an image ends with an error that says so; that costs the same small all-reduce.
+and run with a blank image they would add something. Under ZeRO-3 and FSDP, where the ranks would wait for
+each other for ever, the rank without an image ends with an error that says so; that costs the same small
+all-reduce.
 
 Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; a
 ``vision_tower`` in code of others, who may run it on every rank themselves; DDP with
@@ -55,9 +56,9 @@ _LAYERS = ("vision_feature_layers", "vision_feature_layer")  # of the tower: Vip
 _CROSSING = "cross_attention_states"
 REFUSED = (
     "vlmpatch [batches-without-images]: {name} runs its vision tower and its cross-attention layers only "
-    "where a batch has images. This rank has none and another has some: under ZeRO-3 they would wait for "
-    "each other for ever. Put an image into every batch, or train with DDP (find_unused_parameters=True), "
-    "ZeRO-1 or ZeRO-2"
+    "where a batch has images. This rank has none and another has some: under ZeRO-3 and FSDP they would "
+    "wait for each other for ever. Put an image into every batch, or train with DDP "
+    "(find_unused_parameters=True), ZeRO-1 or ZeRO-2"
 )
 _ENCODE = "_prepare_multimodal_encoder_kwargs_for_generation"
 
@@ -228,18 +229,13 @@ def _wrap_to_refuse(patch: Patch, cls: type) -> None:
     def refusing(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         own = int(any(given.get(name) is not None for name in ("pixel_values", _CROSSING)))
-        groups = _zero3_groups(self) if self.training and not tracing() and ranks() > 1 else []
-        if groups and largest(own, groups, self.device) > own:
+        groups = waiting_groups(self.children()) if self.training and not tracing() and ranks() > 1 else []
+        text = next((t for t in map(given.get, ("input_ids", "inputs_embeds")) if t is not None), self)
+        if groups and largest(own, groups, text.device) > own:
             raise RuntimeError(REFUSED.format(name=cls.__name__))
         return original(self, *args, **kwargs)
 
     patch.wrap(cls, "forward", refusing)
-
-
-def _zero3_groups(model: Any) -> list[Any]:
-    side = _image_side(model)
-    partitioned = any(hasattr(p, "ds_process_group") for module in side for p in module.parameters())
-    return waiting_groups(side) if partitioned else []
 
 
 def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:

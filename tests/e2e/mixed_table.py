@@ -25,7 +25,8 @@ STORE = ROOT / "data" / "compat" / "mixed.json"
 PAGES = (ROOT / "docs" / "mixed-batches.md", ROOT / "docs" / "mixed-batches.zh-CN.md")
 BEGIN, END = "<!-- written by tests.e2e.mixed_table -->", "<!-- end -->"
 ENGINES = ("ddp", "ddp_unused", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
-# A unit of FSDP1 that is used gives a zero to what is not used within it, where AdamW's weight decay acts.
+# A unit of FSDP1 that is used gives a zero to what is not used within it, one that is not used gives nothing:
+# AdamW's weight decay would tell them apart.
 OPTIMIZER = {"fsdp1": "sgd"}
 TUNINGS: dict[str, dict[str, Any]] = {
     "full": {"tuning": "full"},

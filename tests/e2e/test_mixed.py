@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.mixed_table import OPTIMIZER
 from tests.lab import cells, envs, launch
 from tests.lab.cells import Result
 from tests.standin.make import make_omni
@@ -27,7 +28,10 @@ Results = tuple[dict[str, Result], dict[str, Result]]
 
 
 def mixed(kind: str, engine: str, tuning: str, pattern: str = "one-rank-text", accumulation: int = 1) -> Cell:
-    return Cell(kind, engine, tuning, compared=2, pattern=pattern, accumulation=accumulation)
+    optimizer = OPTIMIZER.get(engine, "adamw")
+    return Cell(
+        kind, engine, tuning, compared=2, pattern=pattern, accumulation=accumulation, optimizer=optimizer
+    )
 
 
 SHORT = {
@@ -77,6 +81,18 @@ def test_mixed_batches_train(stack: str, cell: Cell, run_mixed: Callable[[str], 
     bare, patched = (results[cell.id] for results in run_mixed(stack))
     assert not is_right(bare), f"holds without us: {bare}"
     assert is_right(patched), f"{patched}\n{patched.log[-4000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", [TF457, TF523])
+def test_a_model_that_leaves_layers_out_ends_where_ranks_would_wait(stack: str, tmp_path: Path) -> None:
+    wanted = [mixed("mllama", engine, "full") for engine in ("zero3", "fsdp1", "fsdp2")]
+    wanted += [mixed("mllama", engine, "full", "images") for engine in ("zero3", "fsdp1", "fsdp2")]
+    found = cells.run(envs.read_stacks()[stack], wanted, tmp_path, patched=True)
+    for cell in wanted:
+        result = found[cell.id]
+        assert result.ok == (cell.pattern == "images"), str(result)
+        assert result.ok or "runs its vision tower and its cross-attention layers only" in result.log
 
 
 def is_right(result: Result) -> bool:

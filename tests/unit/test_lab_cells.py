@@ -23,6 +23,7 @@ def test_zero_cannot_skip_a_parameter_so_its_measure_does_not() -> None:
     assert cell.reference.engine == "plain_zeros"
     assert cell.reference.zero == {}
     assert cell.reference.config == {"gradient_clipping": 1.0}
+    assert Cell(engine="fsdp1", compared=2).reference.engine == "plain_zeros"
 
 
 def test_gathers_and_single_gradients_keep_the_same_engine() -> None:
