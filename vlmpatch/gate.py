@@ -27,18 +27,19 @@ def by_version(entry: Entry, modules: Mapping[str, str]) -> Verdict:
         modules: import names of distributions whose name differs, as in ``Catalog.modules``.
 
     Raises:
-        ValueError: a range of the entry is broken.
+        ValueError: a range of the entry is not PEP 440.
     """
     seen = []
     for distribution, specifier in entry.requires.items():
         version = versions.running(distribution, modules.get(distribution, distribution))
         if version is None:
             return Verdict(False, f"{distribution} is not installed")
-        if faults := _faults(specifier):
-            raise ValueError(f"compat.toml, patch {entry.id!r}, requires.{distribution}: {faults[0].what}")
         try:
             inside = versions.satisfies(version, specifier)
-        except ValueError:
+        except ValueError:  # of the range, or of the version
+            if faults := _faults(specifier):
+                where = f"compat.toml, patch {entry.id!r}, requires.{distribution}"
+                raise ValueError(f"{where}: {faults[0].what}") from None
             seen.append(f"{distribution} {version} (not a PEP 440 version, so its code decides)")
             continue
         if not inside:

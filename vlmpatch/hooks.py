@@ -40,7 +40,7 @@ class Hooks:
         self._callbacks: dict[str, list[Callback]] = {}
         self._early: dict[str, list[Callback]] = {}  # called before the code runs
         self._patterns: list[tuple[str, Callback]] = []
-        self._tops: set[str] = set()  # the first parts of the patterns: what can match at all
+        self._heads: tuple[str, ...] = ()  # how what the patterns match begins
         self._counted = 0  # how many modules there were at the last look at the new ones
         self._running: set[str] = set()  # watched modules seen while others import them
         self._ours: set[str] = set()  # watched modules that run their code through us just now
@@ -77,7 +77,7 @@ class Hooks:
         with self._lock:
             if "*" in target:
                 self._patterns.append((target, callback))
-                self._tops.add(target.partition(".")[0])
+                self._heads = tuple({*self._heads, target.partition("*")[0]})
             else:
                 self._callbacks.setdefault(target, []).append(callback)
                 self._waiting.setdefault(target, []).append(callback)
@@ -164,11 +164,19 @@ class Hooks:
     ) -> ModuleSpec | None:
         """The import system's question; see ``importlib.abc.MetaPathFinder``."""
         # Asked of thousands of names that are nothing to us: no call and no object that can be spared.
-        if len(sys.modules) != self._counted:
-            self._look_at_new()
+        modules = sys.modules
+        if len(modules) != self._counted:
+            try:
+                newest = next(reversed(modules))
+            except RuntimeError:  # another thread is importing too
+                newest = None
+            if len(modules) == self._counted + 1 and newest is not None and newest not in self._waiting:
+                self._counted += 1  # most often: one came, and it is nothing to us
+            else:
+                self._look_at_new()
         if self._running:
             self._notice_running()
-        near = fullname in self._callbacks or fullname.partition(".")[0] in self._tops
+        near = fullname in self._callbacks or fullname.startswith(self._heads)
         if not near or not self._wanted(fullname):
             return None
         asking: set[str] = self._asking.__dict__.setdefault("names", set())

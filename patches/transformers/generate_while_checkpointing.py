@@ -24,14 +24,13 @@ Upstream: https://github.com/EvolvingLMMs-Lab/open-r1-multimodal/issues/8
 from __future__ import annotations
 
 import contextlib
-import inspect
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, of_module
 
 FLAG = "gradient_checkpointing"
 
@@ -49,7 +48,8 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Switch the flags off around every ``generate()``."""
     flags = _Flags(patch)
-    mask_too_long = "next_sequence_length" not in inspect.getsource(module.GenerationMixin._sample)
+    sample = of_module(module).function("GenerationMixin._sample")
+    mask_too_long = sample is not None and "next_sequence_length" not in sample
 
     def generate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
         with flags.off(self) as trained:
