@@ -20,9 +20,10 @@ test: machine .venv/ready lint  ## makes the environments it needs first, in a c
 	$(BIN)/python -m tests.lab.envs make $(STACKS)
 	$(PYTEST) -m "not slow"
 
-test-all: machine .venv/ready lint  ## the slow tests too: before a release
-	$(BIN)/python -m tests.lab.envs make
-	VLMPATCH_FULL=1 $(PYTEST)
+FILES ?= tests
+test-all: machine .venv/ready lint  ## the slow tests too, before a release; hours, in parts with FILES=…; recorded
+	VLMPATCH_FULL=1 $(PYTEST) --junitxml=build/tests.xml $(FILES); ended=$$?; \
+	test $$ended -gt 1 || $(BIN)/python -m tests.lab.record build/tests.xml; exit $$ended
 
 test-pythons: .venv/ready  ## the unit tests on every Python from 3.10 on that is installed
 	$(BIN)/python -m tests.lab.pythons

@@ -16,7 +16,7 @@ from tests.lab.outcomes import Case
 # Files that take minutes, the longest first: whatever starts last should end soon.
 LONG = (
     *("minicpmv", "zero3", "minicpmv_launched", "launchers", "watchers", "watch", "training", "mixed"),
-    *("zero3_swift", "zero3_outside", "import_orders", "gradients"),
+    *("zero3_swift", "zero3_outside", "import_orders", "gradients", "torch_of_the_day"),
 )
 Visible = Callable[[], contextlib.AbstractContextManager[None]]
 Results = dict[str, Result]

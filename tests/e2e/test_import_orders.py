@@ -182,6 +182,7 @@ def test_models_that_override_the_method(stack: envs.Stack) -> None:
     assert output(stack, PROBE, OVERRIDES) == ["non-reentrant reentrant", "non-reentrant"]
 
 
+@pytest.mark.slow
 def test_models_that_override_the_method_bare(stack: envs.Stack) -> None:
     assert output(stack, PROBE, OVERRIDES, VLMPATCH_DISABLE="all") == ["reentrant reentrant", "reentrant"]
 
@@ -230,7 +231,10 @@ for extra in ("", "changed = True\\n"):
 """
 
 
-@pytest.mark.parametrize(("disable", "variant"), [("", "non-reentrant"), ("all", "reentrant")])
+@pytest.mark.parametrize(
+    ("disable", "variant"),
+    [("", "non-reentrant"), pytest.param("all", "reentrant", marks=pytest.mark.slow)],
+)
 def test_remote_code_executed_again_when_it_changes(
     stack: envs.Stack, tmp_path_factory: pytest.TempPathFactory, disable: str, variant: str
 ) -> None:
