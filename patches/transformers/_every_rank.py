@@ -47,12 +47,12 @@ def largest(number: int, groups: Iterable[Any], device: Any) -> int:
     return int(agreed.item())
 
 
-def finds_unused() -> bool:
-    """Whether the forward that runs is that of a DDP which looks for unused parameters itself."""
+def finding_unused() -> Any:
+    """The DDP whose forward runs, if it looks for unused parameters itself."""
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     cls = getattr(parallel, "DistributedDataParallel", None)
     ddp = getattr(cls, "_active_ddp_module", None)
-    return ddp is not None and ddp.find_unused_parameters and not ddp.static_graph
+    return ddp if ddp is not None and ddp.find_unused_parameters and not ddp.static_graph else None
 
 
 def _deepspeed_hooks(module: Any) -> bool:

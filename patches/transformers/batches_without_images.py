@@ -23,7 +23,8 @@ all-reduce.
 
 Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; a
 ``vision_tower`` in code of others, who may run it on every rank themselves; DDP with
-``find_unused_parameters=True``, which needs no help; a tower without trainable weights, unless its weights
+``find_unused_parameters=True``, which needs no help unless nothing but the tower or the projector is trained
+(it waits for the first gradient, and a text has none); a tower without trainable weights, unless its weights
 are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models).
 
 Two cases cost one small all-reduce a forward, and only under ZeRO-3 and FSDP: models that call their tower
@@ -47,7 +48,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 
 from ..torch._compiling import compiling
 from ._blank_image import add_nothing, blank_inputs, features
-from ._every_rank import finds_unused, largest, ranks, waiting_groups
+from ._every_rank import finding_unused, largest, ranks, waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
@@ -253,8 +254,8 @@ def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return 0
     groups = waiting_groups(_image_side(model))
     if not groups:
-        alone = own or encoded or finds_unused()
-        return int(training and not alone and _trained(model))
+        alone = own or encoded or not _trained(model)
+        return int(training and not alone and not _left_to_ddp(model))
     if training and len(path.pixels) == 1:
         return 1
     return max(largest(own, groups, text.device), int(training)) - own
@@ -266,6 +267,15 @@ def _holds(encoded: Any) -> bool:
 
 def _trained(model: Any) -> bool:
     return any(p.requires_grad for module in _image_side(model) for p in module.parameters())
+
+
+def _left_to_ddp(model: Any) -> bool:
+    """Whether DDP passes over what a batch did not use: it does so as the first gradient arrives."""
+    ddp = finding_unused()
+    if ddp is None:
+        return False
+    side = {id(p) for module in _image_side(model) for p in module.parameters()}
+    return any(p.requires_grad and id(p) not in side for p in ddp.module.parameters())
 
 
 def _image_side(model: Any) -> list[Any]:

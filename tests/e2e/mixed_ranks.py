@@ -117,27 +117,26 @@ def train(
     with meet():
         trained = ranks.ENGINES[engine](Cell(kind, engine, "full"), model)
         trained.backward(trained.forward(batches[rank]))
-        worst = 0.0
-        for name, parameter in model.named_parameters():
-            got, value = trained.gradient(parameter), right.get(name)
-            if got is None:
-                got = torch.zeros(()) if value is None else torch.zeros_like(value)
-            value = torch.zeros_like(got) if value is None else value
-            scale = max(float(value.abs().max()), 1e-4)
-            worst = max(worst, float((got - value).abs().max()) / scale)
+        with trained.gathered():
+            got = ranks.gradients(trained, model)
+    worst = 0.0
+    for name in {*got, *right}:
+        zero = torch.zeros(())
+        value = right.get(name, zero)
+        scale = max(float(value.abs().max()), 1e-4)
+        worst = max(worst, float((got.get(name, zero) - value).abs().max()) / scale)
     return worst
 
 
-def evaluate(kind: str, folder: Path, rank: int, meet: Any) -> float:
+def evaluate(kind: str, folder: Path, rank: int, meet: Any, engine: str = "zero3") -> float:
     model = ranks.load(Cell(kind), folder).eval()
     batch = image_and_text(folder)[rank]
     with torch.no_grad():
         right = model(**batch).logits
     with meet():
-        engine = zero3(model)
-        engine.eval()
+        whole = ranks.ENGINES[engine](Cell(kind, engine, "full"), model).whole().eval()
         with torch.no_grad():
-            got = engine(**batch).logits
+            got = whole(**batch).logits
     return float((got - right).abs().max() / right.abs().max())
 
 
@@ -169,8 +168,11 @@ SCENARIOS: dict[str, Callable[..., float]] = {
     "video-and-text": functools.partial(train, make=video_and_text),
     "video-and-text-zero2": functools.partial(train, make=video_and_text, engine="zero2"),
     "video-and-text-fsdp2": functools.partial(train, make=video_and_text, engine="fsdp2"),
+    "video-and-text-fsdp1": functools.partial(train, make=video_and_text, engine="fsdp1"),
     "slices": functools.partial(train, make=slices),
     "evaluate": evaluate,
+    "evaluate-fsdp1": functools.partial(evaluate, engine="fsdp1"),
+    "evaluate-fsdp2": functools.partial(evaluate, engine="fsdp2"),
     "generate": generate,
 }
 

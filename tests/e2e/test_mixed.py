@@ -10,6 +10,7 @@ import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,6 +96,21 @@ def test_a_model_that_leaves_layers_out_ends_where_ranks_would_wait(stack: str, 
         assert result.ok or "runs its vision tower and its cross-attention layers only" in result.log
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", [TF457, TF523])
+def test_nothing_but_a_projector_is_trained_and_ddp_looks_for_what_is_unused(
+    stack: str, tmp_path: Path
+) -> None:
+    """A text has no gradient at all, and DDP would wait for the first."""
+    fields: dict[str, Any] = {"compared": 2, "pattern": "alternating", "scenario": "projector"}
+    wanted = [Cell(kind, "ddp_unused", "full", **fields) for kind in ("llava", "qwen2_5_vl")]
+    known = envs.read_stacks()[stack]
+    bare = cells.run(known, cells.with_references(wanted), tmp_path / "bare")
+    patched = cells.run(known, wanted, tmp_path / "patched", patched=True, reference=tmp_path / "bare")
+    assert not any(bare[cell.id].ok for cell in wanted)
+    assert all(is_right(patched[cell.id]) for cell in wanted), [*map(str, patched.values())]
+
+
 def is_right(result: Result) -> bool:
     """Whether every rank's every gradient, and every parameter, is that of plain data parallel."""
     if not result.ok:
@@ -118,7 +134,10 @@ SCENARIOS = (
 )
 MORE = (
     "video-and-text-zero2:qwen3_vl",
+    "video-and-text-fsdp1:qwen3_vl",
     "video-and-text-fsdp2:qwen3_vl",
+    "evaluate-fsdp1:llava",
+    "evaluate-fsdp2:qwen3_vl",
     "evaluate:gemma3",
     "generate:llava",
 )

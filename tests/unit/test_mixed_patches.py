@@ -148,6 +148,46 @@ def test_text_models_and_frozen_towers_do_not_pay_for_it() -> None:
     assert not search({}, "model.language_model.layers.0.weight", "lm_head.weight", vision_config={})
 
 
+class Part:
+    """A module of parts; a number is a parameter, trained where it is above zero."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = parts
+        vars(self).update(parts)
+        self.own = [SimpleNamespace(requires_grad=p > 0) for p in parts.values() if isinstance(p, int)]
+
+    def named_children(self) -> Any:
+        return [(name, part) for name, part in self.parts.items() if isinstance(part, Part)]
+
+    def modules(self) -> Any:
+        return [self, *(inner for _, part in self.named_children() for inner in part.modules())]
+
+    def parameters(self) -> Any:
+        return [parameter for module in self.modules() for parameter in module.own]
+
+    def get_input_embeddings(self) -> Any:
+        return self.parts["language"].parts["embedding"]
+
+    def get_output_embeddings(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("projector", "language", "head", "left"),
+    [(1, 0, 0, False), (1, 1, 0, True), (1, 0, 1, True), (0, 1, 0, True)],
+)
+def test_what_ddp_passes_over_by_itself(
+    projector: int, language: int, head: int, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = Part(embedding=Part(weight=0), layer=Part(weight=language))
+    model = Part(tower=Part(weight=0), projector=Part(weight=projector), language=text)
+    whole = Part(model=model, lm_head=Part(weight=head))
+    monkeypatch.setattr(batches, "finding_unused", lambda: SimpleNamespace(module=whole))
+    assert batches._left_to_ddp(model) is left
+    monkeypatch.setattr(batches, "finding_unused", lambda: None)
+    assert not batches._left_to_ddp(model)
+
+
 MINICPMV = """
 class MiniCPMV(Base):
     def __init__(self, config): ...
