@@ -134,6 +134,10 @@ def test_what_the_machine_itself_cannot_run_is_no_verdict() -> None:
     text = " ".join(verify.view([verdict], [], ENGLISH, "cpu", 1.0).text().split())
     assert "0 of 0 runs" in text
     assert "this machine cannot run it" in text
+    aborted = Found("error", "ended with exit code -6; see rank1.log")
+    lacking = Found("error", "RuntimeError: no support for _allgather_base in Gloo process group")
+    assert not Verdict(row("a-patch", fails="error: ALLREDUCE"), aborted, lacking).tried
+    assert Verdict(row("a-patch", fails="error: ALLREDUCE"), lacking, aborted).tried
     its_own = Found("error", "AssertionError: twice")
     assert Verdict(row("a-patch", fails="error: AssertionError"), its_own, its_own).tried
 
