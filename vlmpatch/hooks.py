@@ -165,13 +165,14 @@ class Hooks:
         """The import system's question; see ``importlib.abc.MetaPathFinder``."""
         # Asked of thousands of names that are nothing to us: no call and no object that can be spared.
         modules = sys.modules
-        if len(modules) != self._counted:
+        count = len(modules)
+        if count != self._counted:
             try:
                 newest = next(reversed(modules))
             except RuntimeError:  # another thread is importing too
                 newest = None
-            if len(modules) == self._counted + 1 and newest is not None and newest not in self._waiting:
-                self._counted += 1  # most often: one came, and it is nothing to us
+            if count == self._counted + 1 and newest is not None and newest not in self._waiting:
+                self._counted = count  # most often: one came, and it is nothing to us
             else:
                 self._look_at_new()
         if self._running:

@@ -3,8 +3,8 @@
     python -m tests.lab.record REPORT.xml
 
 adds the files of a report that pytest wrote (``--junitxml``). All of it takes hours, so it may be run in
-parts (``make test-all FILES=tests/e2e/test_mixed.py``): each file has a commit of its own. Files that differ
-from that commit are not recorded: nobody could run again what was run.
+parts (``make test-all FILES=tests/e2e/test_mixed.py``): each file has a commit of its own. Nothing is
+recorded while the checkout differs from its commit: nobody could run again what was run.
 """
 
 from __future__ import annotations
