@@ -28,7 +28,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
         """The catalog, compiled as ``import vlmpatch`` reads it."""
         sys.path.insert(0, self.root)
         try:
-            from vlmpatch import catalog, index
+            from vlmpatch import catalog, index, records
         finally:
             sys.path.remove(self.root)
         source = Path(self.root, "compat.toml")
@@ -37,7 +37,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
             raise ValueError("; ".join(map(str, read.problems)))
         self._folder = tempfile.TemporaryDirectory()
         made = Path(self._folder.name, "compat.index")
-        made.write_bytes(index.dumps(source.read_bytes(), read, catalog.Entry._fields))
+        made.write_bytes(index.dumps(source.read_bytes(), read, records.Entry._fields))
         return made
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vlmpatch.catalog import default_path
+from vlmpatch.index import default_path
 from vlmpatch.tools import failures
 from vlmpatch.tools.diagnose import diagnose
 

@@ -30,8 +30,8 @@ from typing import Any
 
 from bench.zero3_runs import NOTHING_AHEAD, Run
 from vlmpatch_lab import forks
-from vlmpatch_lab.cell import first_cause
 from vlmpatch_lab.ports import free_port
+from vlmpatch_lab.run import first_cause
 
 MODES = {  # checkpointing, with vlmpatch
     "off": ("off", False),

@@ -15,6 +15,7 @@ import pytest
 
 from vlmpatch import catalog, report, settings
 from vlmpatch.engine import Engine
+from vlmpatch.records import Catalog
 
 _numbers = itertools.count()
 
@@ -83,7 +84,7 @@ class World:
         self.entries.append("\n".join(["[[patch]]", *(f"{key} = {value}" for key, value in values.items())]))
         return values["id"].strip('"')
 
-    def catalog(self) -> catalog.Catalog:
+    def catalog(self) -> Catalog:
         path = self.folder / "compat.toml"
         path.write_text("\n\n".join(["schema = 1", *self.entries]))
         return catalog.read(str(path))

@@ -22,12 +22,12 @@ TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from vlmpatch.catalog import State, Status
     from vlmpatch.engine import PatchError
+    from vlmpatch.records import State, Status
 
 __all__ = ["PatchError", "State", "Status", "__version__", "disabled", "redo", "require", "status", "undo"]
 
-_HOMES = {"PatchError": "vlmpatch.engine", "State": "vlmpatch.catalog", "Status": "vlmpatch.catalog"}
+_HOMES = {"PatchError": "vlmpatch.engine", "State": "vlmpatch.records", "Status": "vlmpatch.records"}
 _arm()
 
 

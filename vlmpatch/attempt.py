@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
 from types import ModuleType
 
 from vlmpatch import gate
 from vlmpatch.api import Patch
-from vlmpatch.catalog import Entry, State, Status
 from vlmpatch.code import NoSource, Unrecognised, of_module
-from vlmpatch.engine import load
 from vlmpatch.journal import AlreadyPatched, Foreign
+from vlmpatch.records import Entry, State, Status
+
+
+def load(entry: Entry) -> ModuleType:
+    """The patch file of ``entry``, imported."""
+    return importlib.import_module(f"vlmpatch.patches.{entry.module}")
 
 
 def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str, str]) -> Status:

@@ -9,11 +9,10 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 from vlmpatch import index
-from vlmpatch.index import default_path as default_path
+from vlmpatch.records import Catalog, Entry, Problem
 
 SCHEMA = 1
 # `failure` is for the command line alone (`vlmpatch.tools.failures`); nothing here looks into it.
@@ -23,66 +22,6 @@ SEVERITIES = ("crash", "hang", "silent", "cost")
 _ID = r"[a-z0-9]+(-[a-z0-9]+)*"
 _MODULE = r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?"
 _TARGET = r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*"
-
-
-class State(str, Enum):
-    """Where a patch stands in this process."""
-
-    ARMED = "armed"
-    NOT_NEEDED = "not needed"
-    OFF = "off"
-    APPLIED = "applied"
-    FAILED = "failed"
-    CONFLICT = "conflict"
-
-
-class Status(NamedTuple):
-    """A patch's state, with its reason in words a user can act on."""
-
-    id: str
-    state: State
-    reason: str
-
-
-class Problem(NamedTuple):
-    """Something wrong with what was given to us: where it is, what it is, what to do."""
-
-    where: str
-    what: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}. {self.remedy}"
-
-
-class Entry(NamedTuple):
-    """One patch as the catalog declares it; the fields are those of ``compat.toml``.
-
-    ``before`` is for what a target must find when its code runs: it may be left out.
-    """
-
-    id: str
-    module: str
-    failures: tuple[str, ...]
-    severity: str
-    summary: str
-    summary_zh: str
-    targets: tuple[str, ...]
-    requires: dict[str, str]
-    upstream: tuple[str, ...]
-    before: bool = False
-
-
-class Catalog(NamedTuple):
-    """All entries that are sound, the problems of those that are not, and import names.
-
-    ``modules`` maps a distribution to its import name where the two differ.
-    """
-
-    path: str
-    entries: dict[str, Entry]
-    modules: dict[str, str]
-    problems: tuple[Problem, ...]
 
 
 class _Invalid(Exception):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -12,11 +11,13 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from vlmpatch import report, settings
-from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
+from vlmpatch.catalog import read
 from vlmpatch.hooks import Hooks
+from vlmpatch.index import default_path
 from vlmpatch.journal import Journal
 from vlmpatch.locks import Lock
 from vlmpatch.nodes import facts, watch_nodes
+from vlmpatch.records import Catalog, Entry, Problem, State, Status
 from vlmpatch.remote_code import watch_remote_code
 from vlmpatch.switches import BY_ENVIRONMENT, UNDONE, Switches
 
@@ -67,10 +68,6 @@ class Engine:
             for target in entry.targets:
                 wait = self.hooks.watch_before if entry.before else self.hooks.watch
                 wait(target, functools.partial(self.on_target, entry))
-        if self.asked.watch:  # asked for by name: the one tool that runs inside a training
-            from vlmpatch.tools import watch
-
-            watch.arm(self)
         for problem in self.problems:
             report.warn(f"vlmpatch: {problem}")
 
@@ -253,11 +250,6 @@ class Engine:
 def _failure(entry: Entry, error: BaseException) -> Status:
     reason = f"{type(error).__name__}: {error}; rolled back. VLMPATCH_STRICT=1 shows the traceback"
     return Status(entry.id, State.FAILED, reason)
-
-
-def load(entry: Entry) -> ModuleType:
-    """The patch file of ``entry``, imported."""
-    return importlib.import_module(f"vlmpatch.patches.{entry.module}")
 
 
 def make(environ: Mapping[str, str]) -> Engine:

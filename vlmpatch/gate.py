@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vlmpatch import code, versions
-from vlmpatch.catalog import Catalog, Entry, Problem, State, Status
+from vlmpatch.records import Catalog, Entry, Problem, State, Status
 
 
 class Verdict(NamedTuple):

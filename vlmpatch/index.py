@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from typing import Any
 
-    from vlmpatch.catalog import Catalog
+    from vlmpatch.records import Catalog
 
 FORMAT = 1
 # Imported with every model of ``trust_remote_code``; see ``vlmpatch.remote_code``.

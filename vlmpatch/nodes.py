@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 from vlmpatch import __version__, report, versions
-from vlmpatch.catalog import Catalog
 from vlmpatch.hooks import Hooks
 from vlmpatch.journal import Journal
+from vlmpatch.records import Catalog
 
 DOOR = "torch.distributed.distributed_c10d"
 HOLDER = "torch.distributed"  # has all names of the other

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from vlmpatch.catalog import Problem
+from vlmpatch.records import Problem
 
 LEVELS = ("debug", "info", "warning", "error", "off")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")

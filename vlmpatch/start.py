@@ -64,6 +64,10 @@ def engine() -> Engine:
             for finder in [finder for finder in sys.meta_path if isinstance(finder, Sentry)]:
                 sys.meta_path.remove(finder)  # never the whole list anew: others put theirs in meanwhile
             made.arm()
+            if made.asked.watch:  # asked for by name: the one tool that runs inside a training
+                from vlmpatch.tools import watch
+
+                watch.arm(made.hooks, made.journal)
     return _engine
 
 

@@ -63,7 +63,7 @@ def run(stack: envs.Stack, wanted: list[Cell], out: Path, *, patched: bool) -> d
     out.mkdir()
     write_cells(out / "cells.json", wanted)
     model = launch.checkpoint(stack, "qwen2_vl")
-    command: list[str | Path] = ["python", "-m", "vlmpatch_lab.cell", out / "cells.json", "--out", out]
+    command: list[str | Path] = ["python", "-m", "vlmpatch_lab.run", out / "cells.json", "--out", out]
     command += ["--trainers", "tests.lab.long_run", "--limit", "900", "--models", f"qwen2_vl={model}"]
     command += ["--patched"] if patched else []
     finished = launch.run(stack, command, limit=900.0 * len(wanted))

@@ -20,8 +20,8 @@ from typing import Any
 
 from tests.lab import envs, launch
 from tests.lab.envs import Stack
-from vlmpatch_lab import cell as runner
 from vlmpatch_lab.cell import Cell, write_cells
+from vlmpatch_lab.run import LIMIT
 
 GRADIENTS, PARAMETERS = 1e-5, 1e-3  # relative; Adam divides by a gradient's size
 START = 120.0  # seconds the import of a stack may take on a loaded machine
@@ -66,7 +66,7 @@ def run(
     reference: Path | None = None,
     env: Mapping[str, str] | None = None,
     models: Mapping[str, Path] | None = None,
-    limit: float = runner.LIMIT,
+    limit: float = LIMIT,
 ) -> dict[str, Result]:
     """Run ``cells`` in one process of ``stack``; returns the result of each by its id.
 
@@ -77,7 +77,7 @@ def run(
     models = models or launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
     out.mkdir(parents=True, exist_ok=True)
     write_cells(out / "cells.json", cells)
-    command: list[str | Path] = ["python", "-m", "vlmpatch_lab.cell", out / "cells.json", "--out", out]
+    command: list[str | Path] = ["python", "-m", "vlmpatch_lab.run", out / "cells.json", "--out", out]
     command += ["--trainers", "tests.lab.trainers"] if any(cell.trainer for cell in cells) else []
     command += ["--patched"] if patched else []
     command += ["--reference", reference] if reference else []

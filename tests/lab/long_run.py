@@ -1,6 +1,6 @@
 """A training of some hundred optimizer steps inside a cell, and what its process holds on the way.
 
-``--trainers tests.lab.long_run`` of ``vlmpatch_lab.cell``: cells whose ``trainer`` is ``long``. LoRA has
+``--trainers tests.lab.long_run`` of ``vlmpatch_lab.run``: cells whose ``trainer`` is ``long``. LoRA has
 dropout; the seeds are the same with checkpointing and without, so the parameters must be, too.
 """
 

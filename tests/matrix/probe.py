@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vlmpatch import code, engine, gate, versions
-from vlmpatch.catalog import Catalog, Entry, default_path, read
+from vlmpatch import attempt, code, gate, versions
+from vlmpatch.catalog import read
+from vlmpatch.index import default_path
+from vlmpatch.records import Catalog, Entry
 
 
 class Watched(code.Code):
@@ -43,7 +45,7 @@ def probe(catalog: Catalog) -> dict[str, Any]:
 
 def _patch(entry: Entry, catalog: Catalog) -> dict[str, Any]:
     by_version = gate.by_version(entry, catalog.modules)
-    patch_file = engine.load(entry)
+    patch_file = attempt.load(entry)
     return {
         "gate": by_version.needed,
         "why": by_version.reason,

@@ -30,7 +30,7 @@ ZERO_OVER_GLOO = {"torch": ">=2.2"}  # before, gloo had no _allgather_base
 class Row:
     """One failure in one situation.
 
-    ``cell`` is trained by ``vlmpatch_lab.cell``, on the stacks that pin ``framework`` or, without one, on
+    ``cell`` is trained by ``vlmpatch_lab.run``, on the stacks that pin ``framework`` or, without one, on
     those without any. ``script`` in its place is a run of MiniCPM-V's fine-tune script
     (``tests.standin.observe``), which a dozen drifts would stop one after the other: its bare run has
     every patch but the row's. ``fails`` is how the bare run fails: ``error: <regex>``, ``missing`` (trainable

@@ -16,7 +16,7 @@ from tests.lab.envs import Stack
 from tests.matrix import rows
 from tests.standin import observe
 from tests.standin.cells import Cell as Script
-from vlmpatch_lab import cell as lab
+from vlmpatch_lab.run import first_cause
 
 STANDIN = Path(observe.__file__).parent
 MODULES = "HF_MODULES_CACHE"  # where transformers copies remote code
@@ -63,7 +63,7 @@ def _result(report: dict[str, Any]) -> Result:
     return Result(
         id=report["cell"],
         ok=ended,
-        error=None if ended else lab.first_cause(errors),
+        error=None if ended else first_cause(errors),
         tensors=report.get("tensors", 0),
         missing=tuple(report.get("missing", ())),
         difference=report.get("difference"),

@@ -18,6 +18,8 @@ from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.standin.cells import Cell as Script
 from vlmpatch import catalog, code
+from vlmpatch.index import default_path
+from vlmpatch.records import Catalog, Entry
 from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,8 +107,8 @@ def patches(stack: Stack, *, script: bool = False) -> dict[str, str]:
     }
 
 
-def entries() -> catalog.Catalog:
-    return catalog.read(catalog.default_path())
+def entries() -> Catalog:
+    return catalog.read(default_path())
 
 
 def _fields(cell: Cell | Script) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _fields(cell: Cell | Script) -> dict[str, Any]:
     return {name: value for name, value in dataclasses.asdict(cell).items() if value != default[name]}
 
 
-def _digest(entry: catalog.Entry) -> str:
+def _digest(entry: Entry) -> str:
     upstream, _, name = entry.module.partition(".")
     file = f"{upstream}/{name}.py"
     text = _normal(file)

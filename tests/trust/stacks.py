@@ -9,7 +9,8 @@ from typing import Any
 
 from tests.lab import envs, launch
 from tests.trust.worker import REMOTE
-from vlmpatch.catalog import default_path, read
+from vlmpatch.catalog import read
+from vlmpatch.index import default_path
 
 
 def targets() -> list[str]:

@@ -19,7 +19,8 @@ import pytest
 
 from tests.conftest import World
 from tests.trust.snapshot import differences, snapshot
-from vlmpatch.catalog import default_path, read
+from vlmpatch.catalog import read
+from vlmpatch.index import default_path
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES, MODULES, RANKS = 200, 5_000, 64

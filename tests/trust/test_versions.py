@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tests.conftest import World
-from vlmpatch.catalog import State
+from vlmpatch.records import State
 
 NEEDS = '{ fakelib = ">=1.5.0.dev0,<2.dev0" }'
 

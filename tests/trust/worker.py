@@ -27,6 +27,7 @@ from typing import Any
 from tests.trust.acts import silent
 from tests.trust.orders import ALL, Order, some
 from tests.trust.snapshot import Snapshot, differences, snapshot
+from vlmpatch.index import default_path
 
 STANDIN = Path(__file__).resolve().parents[1] / "standin"
 REMOTE = "transformers_modules.standin.modeling_minicpmv"
@@ -135,7 +136,7 @@ class Trial:
             patches = importlib.import_module("vlmpatch.patches")
             patches.__path__ = list(dict.fromkeys([*patches.__path__, extra]))
 
-        read = catalog.read(self.job.get("catalog") or catalog.default_path())
+        read = catalog.read(self.job.get("catalog") or default_path())
         known = read.entries
         mine = [id_ for id_, entry in known.items() if any(self._is_target(each) for each in entry.targets)]
         self.others, self.copied = sorted(known.keys() - set(mine)), False

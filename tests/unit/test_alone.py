@@ -12,8 +12,9 @@ from tests.lab import envs
 from tests.matrix import rows
 from tests.standin.cells import NEEDS, Trial
 from vlmpatch import catalog
+from vlmpatch.index import default_path
 
-ENTRIES = catalog.read(catalog.default_path()).entries
+ENTRIES = catalog.read(default_path()).entries
 STACKS = envs.read_stacks()
 
 

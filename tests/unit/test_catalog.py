@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import World
 from vlmpatch import catalog, gate
+from vlmpatch.index import default_path
+from vlmpatch.records import Catalog
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -17,7 +19,7 @@ else:
     import tomli as tomllib
 
 
-def one(world: World, **keys: str) -> catalog.Catalog:
+def one(world: World, **keys: str) -> Catalog:
     """A catalog of one sound patch and one with ``keys`` changed."""
     world.patch("some.module", '{ torch = ">=2" }')
     world.patch("some.module", '{ torch = ">=2" }', **keys)
@@ -131,7 +133,7 @@ def test_a_broken_range_is_reported(world: World, specifier: str, says: str) -> 
 
 
 def test_our_own_catalog_is_sound() -> None:
-    ours = catalog.read(catalog.default_path())
+    ours = catalog.read(default_path())
     assert ours.problems == ()
     assert gate.ranges(ours) == []
     data = tomllib.loads(Path(ours.path).read_text())
@@ -139,7 +141,7 @@ def test_our_own_catalog_is_sound() -> None:
 
 
 def test_every_patch_file_is_in_our_catalog() -> None:
-    ours = catalog.read(catalog.default_path())
+    ours = catalog.read(default_path())
     files = {
         f"{path.parent.name}.{path.stem}" for path in (Path(ours.path).parent / "patches").glob("*/[a-z]*.py")
     }

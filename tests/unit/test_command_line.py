@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import World
 from vlmpatch import catalog
+from vlmpatch.index import default_path
 from vlmpatch.tools import cli, doctor, explain, run, words
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -32,7 +33,7 @@ def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
 def test_list_prints_every_patch_in_both_languages() -> None:
     english, chinese = command("list", "--lang", "en"), command("list", "--lang", "zh")
     assert (english.returncode, chinese.returncode) == (0, 0)
-    for entry in catalog.read(catalog.default_path()).entries.values():
+    for entry in catalog.read(default_path()).entries.values():
         assert entry.id in english.stdout
         assert "".join(entry.summary.split()) in "".join(english.stdout.split())
         assert "".join(entry.summary_zh.split()) in "".join(chinese.stdout.split())
@@ -109,7 +110,7 @@ def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_log(data: bytes) -> None:
-    ours = catalog.read(catalog.default_path())
+    ours = catalog.read(default_path())
     given = explain.answer(io.BytesIO(data), ours, words.Words("en"), None)
     assert explain.page(given, words.Words("zh")).text()
 

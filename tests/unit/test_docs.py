@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from vlmpatch import catalog
+from vlmpatch.index import default_path
+from vlmpatch.records import Entry
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ENTRIES = catalog.read(catalog.default_path()).entries.values()
+ENTRIES = catalog.read(default_path()).entries.values()
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md")])
 
 
 @pytest.mark.parametrize("page", ["docs/failures.md", "docs/failures.zh-CN.md"])
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_each_patch_is_named_under_each_failure_page(page: str, entry: catalog.Entry) -> None:
+def test_each_patch_is_named_under_each_failure_page(page: str, entry: Entry) -> None:
     text = (CHECKOUT / page).read_text()
     assert f"`{entry.id}`" in text
     for failure in entry.failures:

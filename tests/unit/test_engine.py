@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import PATCH, World
 from vlmpatch import PatchError, report
-from vlmpatch.catalog import State
 from vlmpatch.engine import Engine
+from vlmpatch.records import State
 
 NEEDS = '{ fakelib = ">=1,<2.dev0" }'
 

@@ -13,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmpatch import catalog
+from vlmpatch.index import default_path
+from vlmpatch.records import Entry
 from vlmpatch.tools import cli, explain, failures
 from vlmpatch.tools.diagnose import Diagnosis, diagnose, printable
 from vlmpatch.tools.words import Words
 
-KNOWN = failures.read(catalog.default_path())
-OURS = catalog.read(catalog.default_path())
+KNOWN = failures.read(default_path())
+OURS = catalog.read(default_path())
 READY = (
     "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following"
 )
@@ -68,7 +70,7 @@ def test_the_failures_of_our_own_catalog_are_sound() -> None:
 
 
 @pytest.mark.parametrize("entry", OURS.entries.values(), ids=lambda entry: entry.id)
-def test_what_a_patch_ends_is_described_in_a_failure_table(entry: catalog.Entry) -> None:
+def test_what_a_patch_ends_is_described_in_a_failure_table(entry: Entry) -> None:
     missing = set(entry.failures) - KNOWN.known.keys()
     assert not missing, f"write a [[failure]] table for each of these into compat.toml: {missing}"
 

@@ -14,10 +14,11 @@ import pytest
 
 from vlmpatch import catalog
 from vlmpatch.api import Patch
-from vlmpatch.engine import load
+from vlmpatch.attempt import load
+from vlmpatch.index import default_path
 from vlmpatch.journal import Journal
 
-ENTRIES = catalog.read(catalog.default_path()).entries
+ENTRIES = catalog.read(default_path()).entries
 
 
 def patch_file(id_: str) -> Any:

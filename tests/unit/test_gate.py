@@ -4,8 +4,8 @@ import pytest
 
 from tests.conftest import World
 from vlmpatch import gate, versions
-from vlmpatch.catalog import Entry, State
 from vlmpatch.code import NoSource
+from vlmpatch.records import Entry, State
 
 
 def verdict(world: World, requires: str) -> gate.Verdict:

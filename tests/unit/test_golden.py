@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import PATCH, World
 from vlmpatch import catalog
+from vlmpatch.records import Catalog
 from vlmpatch.tools import cli, doctor, explain, failures, retire, verified
 from vlmpatch.tools.page import Page, columns
 from vlmpatch.tools.words import Words
@@ -40,7 +41,7 @@ LAUNCH = (
 
 
 @pytest.fixture
-def known(world: World, monkeypatch: pytest.MonkeyPatch) -> catalog.Catalog:
+def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """The catalog of these tests, in an environment of known versions."""
     shutil.copy(GOLDEN / "compat.toml", world.folder)
     (world.patches / "fake_default.py").write_text(PATCH)
@@ -55,7 +56,7 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> catalog.Catalog:
     return catalog.read(str(world.folder / "compat.toml"))
 
 
-def views(known: catalog.Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
+def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
     def answered(text: str) -> Callable[[], Page]:
         return lambda: explain.page(explain.answer(io.BytesIO(text.encode()), known, say, None), say)
 
@@ -75,12 +76,12 @@ def views(known: catalog.Catalog, say: Words) -> dict[str, Callable[[], Page | s
     }
 
 
-NAMES = sorted(views(catalog.Catalog("", {}, {}, ()), Words("en")))
+NAMES = sorted(views(Catalog("", {}, {}, ()), Words("en")))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", NAMES)
-def test_view(name: str, language: str, known: catalog.Catalog) -> None:
+def test_view(name: str, language: str, known: Catalog) -> None:
     made = views(known, Words(language))[name]()
     text = settled(made.text() if isinstance(made, Page) else made, known)
     file = GOLDEN / f"{name}.{language}.txt"
@@ -91,14 +92,14 @@ def test_view(name: str, language: str, known: catalog.Catalog) -> None:
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "doctor-markdown"])
-def test_view_fits_80_columns(name: str, language: str, known: catalog.Catalog) -> None:
+def test_view_fits_80_columns(name: str, language: str, known: Catalog) -> None:
     made = views(known, Words(language))[name]()
     assert isinstance(made, Page)
     for _, line, style in made.lines():
         assert style == "code" or "/" in line or columns(line) <= 80
 
 
-def settled(text: str, known: catalog.Catalog) -> str:
+def settled(text: str, known: Catalog) -> str:
     """``text`` without what differs from machine to machine."""
     text = text.replace(os.path.dirname(known.path), "/here")
     text = re.sub(r"vlmpatch \d[\w.]*, Python \d[\w.]*", "vlmpatch X, Python Y", text)

@@ -17,9 +17,10 @@ import pytest
 
 import vlmpatch  # noqa: F401  (makes vlmpatch.patches importable in a checkout)
 from vlmpatch.api import Patch
-from vlmpatch.catalog import default_path, read
+from vlmpatch.attempt import load
+from vlmpatch.catalog import read
 from vlmpatch.code import Code, Unrecognised, of_file
-from vlmpatch.engine import load
+from vlmpatch.index import default_path
 from vlmpatch.journal import Journal
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"

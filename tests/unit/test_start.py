@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from vlmpatch import catalog, index
+from vlmpatch.records import Entry
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -95,7 +96,7 @@ def test_machines_that_share_the_folder_and_a_process_id_write_apart(
 def test_the_index_says_what_the_catalog_says(checkout: Path) -> None:
     path = str(checkout / "compat.toml")
     parsed = catalog.read(path)
-    index.write(path, index.dumps(Path(path).read_bytes(), parsed, catalog.Entry._fields))
+    index.write(path, index.dumps(Path(path).read_bytes(), parsed, Entry._fields))
     assert index.read(path) is not None
     assert catalog.read(path) == parsed
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from vlmpatch.catalog import Entry
+from vlmpatch.records import Entry
 from vlmpatch.tools.verified import sentence
 
 

@@ -37,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(asked: argparse.Namespace, say: Words) -> int:
-    from vlmpatch.catalog import default_path, read
+    from vlmpatch.catalog import read
+    from vlmpatch.index import default_path
 
     catalog = read(default_path())
     if asked.verb == "explain":

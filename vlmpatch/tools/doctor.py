@@ -16,8 +16,10 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from vlmpatch import __version__, code, engine, gate, settings
-from vlmpatch.catalog import Catalog, Entry, Problem, State, Status, default_path, read
+from vlmpatch import __version__, attempt, code, engine, gate, settings
+from vlmpatch.catalog import read
+from vlmpatch.index import default_path
+from vlmpatch.records import Catalog, Entry, Problem, State, Status
 from vlmpatch.tools import failures, record, remote, verified
 from vlmpatch.tools.findings import Finding, ordered, redacted
 from vlmpatch.tools.lint.model import read as read_model
@@ -107,7 +109,7 @@ def _forecast(entry: Entry, catalog: Catalog, asked: settings.Settings) -> Statu
         verdict = gate.by_version(entry, catalog.modules)
         if not verdict.needed:
             return Status(entry.id, State.NOT_NEEDED, verdict.reason)
-        patch_file = engine.load(entry)
+        patch_file = attempt.load(entry)
         outcomes = [
             _look(entry, patch_file, target, verdict.reason, catalog.modules) for target in entry.targets
         ]

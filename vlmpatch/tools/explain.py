@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
 from vlmpatch import versions
-from vlmpatch.catalog import Catalog, Entry, patch_path
+from vlmpatch.catalog import patch_path
+from vlmpatch.records import Catalog, Entry
 from vlmpatch.settings import suggestion
 from vlmpatch.tools import failures
 from vlmpatch.tools.diagnose import Diagnosis, Hit, diagnose, printable, shown

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from vlmpatch.catalog import Catalog, Entry, Problem
+from vlmpatch.records import Catalog, Entry, Problem
 from vlmpatch.tools.symptoms import RELATIONS, WILDCARDS, Pattern, pattern
 
 if sys.version_info >= (3, 11):

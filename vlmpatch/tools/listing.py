@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from vlmpatch.catalog import Catalog
+from vlmpatch.records import Catalog
 from vlmpatch.tools.page import Page
 from vlmpatch.tools.words import Words
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from vlmpatch import versions
-from vlmpatch.catalog import Catalog, Entry
+from vlmpatch.records import Catalog, Entry
 from vlmpatch.tools import verified
 from vlmpatch.tools.page import Page
 from vlmpatch.tools.words import Words

@@ -11,7 +11,8 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 
-from vlmpatch.catalog import Entry, default_path
+from vlmpatch.index import default_path
+from vlmpatch.records import Entry
 
 Stacks = Sequence[Mapping[str, str]]
 

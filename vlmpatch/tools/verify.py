@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import vlmpatch_lab
 from vlmpatch import gate, versions
-from vlmpatch.catalog import Catalog, Entry
+from vlmpatch.records import Catalog, Entry
 from vlmpatch.tools.page import Page
 from vlmpatch.tools.run import INJECT
 from vlmpatch.tools.words import Words
@@ -235,7 +235,7 @@ def run_side(
     command = [
         sys.executable,
         "-m",
-        "vlmpatch_lab.cell",
+        "vlmpatch_lab.run",
         str(out / "cells.json"),
         "--out",
         str(out),

@@ -23,7 +23,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from vlmpatch.engine import Engine
+    from vlmpatch.hooks import Hooks
+    from vlmpatch.journal import Journal
 
 STEPS = 3  # with one, LoRA's A has no gradient yet: its B is zero
 TARGET = "transformers.trainer_callback"
@@ -412,8 +413,14 @@ def _bits(parameter: Any) -> Any:
 # --- where it is hooked in ----------------------------------------------------------------------
 
 
-def arm(engine: Engine, steps: int = STEPS) -> None:
-    """Give every Trainer of this process a ``WatchCallback``; called when VLMPATCH_WATCH is set."""
+def arm(hooks: Hooks, journal: Journal, steps: int = STEPS) -> None:
+    """Give every Trainer of this process a ``WatchCallback``; called when VLMPATCH_WATCH is set.
+
+    Args:
+        hooks: tells of transformers.
+        journal: records the change.
+        steps: how many optimizer steps each Trainer is watched for.
+    """
 
     def on_target(module: Any) -> None:
         made = sys.modules[__name__].WatchCallback
@@ -423,9 +430,9 @@ def arm(engine: Engine, steps: int = STEPS) -> None:
             if not any(isinstance(callback, made) for callback in self.callbacks):
                 self.callbacks.append(made(steps))
 
-        engine.journal.wrap("watch", module.CallbackHandler, "__init__", build)
+        journal.wrap("watch", module.CallbackHandler, "__init__", build)
 
-    engine.hooks.watch(TARGET, on_target)
+    hooks.watch(TARGET, on_target)
 
 
 def __getattr__(name: str) -> Any:
