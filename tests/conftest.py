@@ -40,13 +40,16 @@ def apply(patch, module):
 '''
 
 
+UPSTREAM = "fakes"
+
+
 class World:
     """A folder on ``sys.path`` with packages to patch, and a catalog with patches for them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.patches = folder / "patches"
-        self.patches.mkdir()
+        (self.patches / UPSTREAM).mkdir(parents=True)
         self.entries: list[str] = []
         self.engines: list[Engine] = []
 
@@ -66,12 +69,10 @@ class World:
     def patch(self, target: str, requires: str, source: str = PATCH, **keys: str) -> str:
         """Write a patch file and declare it; returns the patch's id."""
         number = next(_numbers)
-        module = f"fake_{number}"
-        (self.patches / f"{module}.py").write_text(source)
+        (self.patches / UPSTREAM / f"fake_{number}.py").write_text(source)
         importlib.invalidate_caches()
         values = {
             "id": f'"fake-{number}"',
-            "module": f'"{module}"',
             "failures": '["F0"]',
             "severity": '"crash"',
             "summary": '"hello"',

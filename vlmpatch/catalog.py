@@ -20,14 +20,25 @@ KEYS = frozenset({"schema", "modules", "patch", "failure"})
 SEVERITIES = ("crash", "hang", "silent", "cost")
 # Compiled when a catalog is checked: most processes read one that was.
 _ID = r"[a-z0-9]+(-[a-z0-9]+)*"
-_MODULE = r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)?"
 _TARGET = r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*"
+_WRITTEN = tuple(field for field in Entry._fields if field != "module")
+_OPTIONAL = ("before", "summary_zh")  # without its Chinese a summary is English in both languages
 
 
 class _Invalid(Exception):
     def __init__(self, key: str, what: str, remedy: str) -> None:
         super().__init__(what)
         self.key, self.what, self.remedy = key, what, remedy
+
+
+def patch_modules(patches: str) -> dict[str, list[str]]:
+    """The modules ``upstream.name`` below folder ``patches``, by the id of the patch that they are."""
+    found: dict[str, list[str]] = {}
+    for upstream in index.upstreams(patches):
+        for name in sorted(os.listdir(os.path.join(patches, upstream))):
+            if name.endswith(".py") and not name.startswith("_"):
+                found.setdefault(name[:-3].replace("_", "-"), []).append(f"{upstream}.{name[:-3]}")
+    return found
 
 
 def patch_path(patches: str, module: str) -> str:
@@ -51,9 +62,10 @@ def read(path: str) -> Catalog:
     except ValueError as error:
         problem = Problem(path, f"is not valid TOML: {error}", "Mend that line or reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
+    stamps = index.stamps(path)  # before the folders are read: what moves later is seen
     catalog = parse(data, path)
     if not catalog.problems and not sys.dont_write_bytecode:
-        index.write(path, index.dumps(source, catalog, Entry._fields))
+        index.write(path, index.dumps(source, catalog, Entry._fields, stamps))
     return catalog
 
 
@@ -82,6 +94,7 @@ def parse(data: Mapping[str, Any], path: str) -> Catalog:
     for key in data.keys() - KEYS:
         remedy = f"Remove it; known: {', '.join(sorted(KEYS))}"
         problems.append(Problem(f"{path}, {key}", "unknown key", remedy))
+    modules = patch_modules(os.path.join(os.path.dirname(path), "patches"))
     raw_entries = data.get("patch", [])
     if not isinstance(raw_entries, list):
         problems.append(Problem(f"{path}, patch", "is not a list of tables", "Write each as [[patch]]"))
@@ -90,7 +103,7 @@ def parse(data: Mapping[str, Any], path: str) -> Catalog:
         name = raw.get("id") if isinstance(raw, dict) else None
         where = f"{path}, patch {name!r}" if isinstance(name, str) else f"{path}, patch number {number}"
         try:
-            entry = _entry(raw, os.path.join(os.path.dirname(path), "patches"))
+            entry = _entry(raw, modules)
             if entry.id in entries:
                 raise _Invalid("id", "appears twice", "Give each patch its own id")
             entries[entry.id] = entry
@@ -108,43 +121,48 @@ def _modules(data: Mapping[str, Any], path: str, problems: list[Problem]) -> dic
     return {}
 
 
-def _entry(raw: object, patches: str) -> Entry:
+def _entry(raw: object, modules: Mapping[str, list[str]]) -> Entry:
     if not isinstance(raw, dict):
         raise _Invalid("patch", "is not a table", "Write each as [[patch]]")
-    unknown = raw.keys() - set(Entry._fields)
+    unknown = raw.keys() - set(_WRITTEN)
     if unknown:
-        remedy = f"Known keys: {', '.join(Entry._fields)}"
+        remedy = f"Known keys: {', '.join(_WRITTEN)}"
         if "symptoms" in unknown:
-            raise _Invalid("symptoms", "unknown key", "Write it into the [[failure]] that the patch ends")
+            remedy = "Write it into the file of failures/ that the patch ends"
         raise _Invalid(min(unknown), "unknown key", remedy)
-    missing = [field for field in Entry._fields if field not in raw and field not in Entry._field_defaults]
+    missing = [key for key in _WRITTEN if key not in raw and key not in _OPTIONAL]
     if missing:
         raise _Invalid(missing[0], "is missing", "Every entry gives every key; see CONTRIBUTING.md")
     entry = Entry(
         id=_string(raw, "id"),
-        module=_string(raw, "module"),
+        module=_module(_string(raw, "id"), modules),
         failures=_strings(raw, "failures"),
         severity=_string(raw, "severity"),
         summary=_string(raw, "summary"),
-        summary_zh=_string(raw, "summary_zh"),
+        summary_zh=_string(raw, "summary_zh" if "summary_zh" in raw else "summary"),
         targets=_strings(raw, "targets"),
         requires=_table(raw["requires"], "requires"),
         upstream=_strings(raw, "upstream"),
         before=_flag(raw, "before"),
     )
-    _check(entry, patches)
+    _check(entry)
     return entry
 
 
-def _check(entry: Entry, patches: str) -> None:
-    if not re.fullmatch(_ID, entry.id):
-        raise _Invalid("id", f"{entry.id!r} is not in kebab-case", "Use a-z, 0-9 and single hyphens")
-    if not re.fullmatch(_MODULE, entry.module):
-        remedy = "Write upstream.file, in a-z, 0-9 and _"
-        raise _Invalid("module", f"{entry.module!r} is not a module name", remedy)
-    if not os.path.exists(path := patch_path(patches, entry.module)):
-        what = f"there is no {path}"
-        raise _Invalid("module", what, "Name a file of patches/, or reinstall vlmpatch")
+def _module(id_: str, modules: Mapping[str, list[str]]) -> str:
+    """Where the file of patch ``id_`` lies; ``modules`` is what lies in ``patches/``."""
+    if not re.fullmatch(_ID, id_):
+        raise _Invalid("id", f"{id_!r} is not in kebab-case", "Use a-z, 0-9 and single hyphens")
+    found = modules.get(id_, [])
+    if not found:
+        what = f"there is no patches/<upstream>/{id_.replace('-', '_')}.py"
+        raise _Invalid("id", what, "Name the file after the patch, or reinstall vlmpatch")
+    if len(found) > 1:
+        raise _Invalid("id", f"two files are this patch: {', '.join(found)}", "Rename one of them")
+    return found[0]
+
+
+def _check(entry: Entry) -> None:
     if entry.severity not in SEVERITIES:
         raise _Invalid("severity", f"{entry.severity!r} is unknown", f"One of: {', '.join(SEVERITIES)}")
     for key in ("summary", "summary_zh"):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from vlmpatch.records import Catalog
 
-FORMAT = 1
+FORMAT = 2
 # Imported with every model of ``trust_remote_code``; see ``vlmpatch.remote_code``.
 DOOR = "transformers.dynamic_module_utils"
 
@@ -29,12 +29,36 @@ def default_path() -> str:
     return packaged if os.path.exists(packaged) else os.path.join(os.path.dirname(here), "compat.toml")
 
 
-def dumps(source: bytes, catalog: Catalog, fields: tuple[str, ...]) -> bytes:
-    """The index of ``catalog``, which was read from ``source`` and whose entries have ``fields``."""
+def upstreams(patches: str) -> list[str]:
+    """The folders of ``patches`` that hold patches."""
+    if not os.path.isdir(patches):
+        return []
+    return sorted(entry.name for entry in os.scandir(patches) if entry.is_dir() and entry.name[0].isalpha())
+
+
+def stamps(path: str) -> dict[str, int]:
+    """When a file last came to or left each folder of patches beside the catalog at ``path``."""
+    beside = os.path.dirname(path)
+    folders = [f"patches/{upstream}" for upstream in upstreams(os.path.join(beside, "patches"))]
+    return {folder: os.stat(f"{beside}/{folder}").st_mtime_ns for folder in folders}
+
+
+def dumps(
+    source: bytes, catalog: Catalog, fields: tuple[str, ...], stamps: dict[str, int] | None = None
+) -> bytes:
+    """The index of ``catalog``.
+
+    Args:
+        source: what ``catalog`` was read from.
+        catalog: the catalog.
+        fields: those of its entries.
+        stamps: of a checkout, whose patch files may move while the catalog stays as it is.
+    """
     targets = {target for entry in catalog.entries.values() for target in entry.targets} | {DOOR}
     data = {
         "format": FORMAT,
         "source": source,  # compared whole: quicker than any hash, and exact
+        "stamps": stamps or {},
         "names": frozenset(target for target in targets if "*" not in target),
         "tops": frozenset(target.partition(".")[0] for target in targets if "*" in target),
         "fields": fields,
@@ -55,11 +79,16 @@ def read(path: str) -> dict[str, Any] | None:
         try:
             with open(place, "rb") as handle:
                 data = marshal.loads(handle.read())
-            if data["format"] == FORMAT and data["source"] == source:
+            if data["format"] == FORMAT and data["source"] == source and _unmoved(data["stamps"], path):
                 return dict(data)
         except Exception:  # no index, or the rest of one that was cut short: the catalog itself is read
             continue
     return None
+
+
+def _unmoved(stamps: dict[str, int], path: str) -> bool:
+    beside = os.path.dirname(path)
+    return all(os.stat(f"{beside}/{folder}").st_mtime_ns == stamp for folder, stamp in stamps.items())
 
 
 def write(path: str, compiled: bytes) -> None:

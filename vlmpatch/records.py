@@ -39,6 +39,7 @@ class Problem(NamedTuple):
 class Entry(NamedTuple):
     """One patch as the catalog declares it; the fields are those of ``compat.toml``.
 
+    ``module`` is not written there: it says where the file named after the patch lies in ``patches/``.
     ``before`` is for what a target must find when its code runs: it may be left out.
     """
 

@@ -30,14 +30,16 @@ def one(world: World, **keys: str) -> Catalog:
     ("key", "value", "says"),
     [
         ("severity", '"fatal"', "is unknown"),
-        ("module", '"nowhere"', "there is no"),
-        ("module", '"../evil"', "is not a module name"),
+        ("id", '"nowhere"', "there is no patches/<upstream>/nowhere.py"),
+        ("id", '"../evil"', "kebab-case"),
+        ("module", '"fakes.fake"', "unknown key"),
         ("id", '"Not_Kebab"', "kebab-case"),
         ("symptoms", '["x"]', "unknown key"),
         ("targets", '"(x)"', "not a list of strings"),
         ("targets", "[]", "is empty"),
         ("targets", '["a b"]', "is not a module name"),
         ("summary_zh", '" "', "is empty"),
+        ("summary_zh", "1", "is int, not a string"),
         ("colour", '"red"', "unknown key"),
         ("before", '"yes"', "not a boolean"),
     ],
@@ -78,6 +80,21 @@ def test_a_missing_key_is_named(world: World) -> None:
     assert problem.where.endswith("severity")
 
 
+def test_a_patch_that_lies_in_two_folders_is_neither(world: World) -> None:
+    id_ = world.patch("m", '{ torch = ">=2" }')
+    (world.patches / "others").mkdir()
+    (world.patches / "others" / f"{id_.replace('-', '_')}.py").write_text("")
+    (problem,) = world.catalog().problems
+    assert problem.where.endswith("id")
+    assert "two files" in problem.what
+
+
+def test_without_chinese_a_summary_is_the_english_one(world: World) -> None:
+    id_ = world.patch("m", '{ torch = ">=2" }')
+    world.entries[0] = world.entries[0].replace('summary_zh = "你好"', "")
+    assert world.catalog().entries[id_].summary_zh == "hello"
+
+
 def test_an_id_given_twice_keeps_the_first(world: World) -> None:
     first = world.patch("m", '{ torch = ">=2" }')
     world.patch("n", '{ torch = ">=2" }', id=f'"{first}"')
@@ -110,11 +127,7 @@ toml_values = st.recursive(
 )
 
 
-@given(
-    st.fixed_dictionaries(
-        {}, optional={"patch": toml_values, "modules": toml_values, "failure": toml_values, "x": toml_values}
-    )
-)
+@given(st.fixed_dictionaries({}, optional={"patch": toml_values, "modules": toml_values, "x": toml_values}))
 def test_any_data_is_reported_and_never_raised(data: dict[str, Any]) -> None:
     found = catalog.parse({"schema": 1, **data}, "/nowhere/compat.toml")
     assert found.entries == {}

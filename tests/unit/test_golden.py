@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PATCH, World
+from tests.conftest import PATCH, UPSTREAM, World
 from vlmpatch import catalog
 from vlmpatch.records import Catalog
 from vlmpatch.tools import cli, doctor, explain, failures, retire, verified
@@ -44,7 +44,8 @@ LAUNCH = (
 def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """The catalog of these tests, in an environment of known versions."""
     shutil.copy(GOLDEN / "compat.toml", world.folder)
-    (world.patches / "fake_default.py").write_text(PATCH)
+    for name in ("default_choice", "swift_override"):
+        (world.patches / UPSTREAM / f"{name}.py").write_text(PATCH)
     world.package("fakeformers")
     for name, version in (("torch", "2.5.1"), ("transformers", "4.49.0"), ("deepspeed", "0.16.4")):
         world.distribution(name, version)

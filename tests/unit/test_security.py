@@ -107,18 +107,18 @@ def test_s3_nothing_from_the_folder_a_job_runs_in(installed: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "module", ["evil.evil", "..evil", "a/b", "os", "/tmp/evil", "deepspeed.deepspeed..x"]
+    "id_", ["evil.evil", "..evil", "a/b", "os", "/tmp/evil", "deepspeed.deepspeed..x", "evil"]
 )
-def test_s4_a_catalog_is_data(module: str, tmp_path: Path) -> None:
+def test_s4_a_catalog_is_data(id_: str, tmp_path: Path) -> None:
     entry = (ROOT / "compat.toml").read_text().partition("[[patch]]")[2].partition("[[patch]]")[0]
-    changed = re.sub(r'module = "[^"]+"', f'module = "{module}"', entry, count=1)
+    changed = re.sub(r'id = "[^"]+"', f'id = "{id_}"', entry, count=1)
     bait(tmp_path / "beside")
     path = tmp_path / "compat.toml"
     path.write_text(f"schema = {catalog.SCHEMA}\n[[patch]]{changed}")
     (tmp_path / "patches").mkdir()
     read = catalog.read(str(path))
     assert not read.entries
-    assert any("module" in str(problem) for problem in read.problems)
+    assert any(problem.where.endswith(", id") for problem in read.problems)
 
 
 def test_s5_the_console_script_imports_nothing_from_here(installed: Path, tmp_path: Path) -> None:

@@ -59,6 +59,17 @@ def test_a_changed_catalog_is_read_again(checkout: Path) -> None:
     assert python(checkout, probe).startswith("Changed: ")
 
 
+def test_a_patch_file_that_moved_is_found_where_it_lies_now(checkout: Path) -> None:
+    python(checkout, AWAKE)
+    patches = checkout / "patches"
+    (patches / "elsewhere").mkdir()
+    (patches / "torch" / "torch_checkpoint_default.py").rename(
+        patches / "elsewhere" / "torch_checkpoint_default.py"
+    )
+    probe = "import vlmpatch; print(vlmpatch._engine().catalog.entries['torch-checkpoint-default'].module)"
+    assert python(checkout, probe) == "elsewhere.torch_checkpoint_default"
+
+
 @pytest.mark.parametrize("rest", [b"", b"\x00", b"{", marshal.dumps({"format": 99}), marshal.dumps([1])])
 def test_the_rest_of_an_index_harms_nothing(checkout: Path, rest: bytes) -> None:
     (checkout / "__pycache__").mkdir()
