@@ -13,7 +13,8 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = (
-    "import vlmpatch, vlmpatch.patches.transformers.vision_input_grads as p, vlmpatch.catalog as c, vlmpatch.index as i, os\n"
+    "import os, vlmpatch, vlmpatch.catalog as c, vlmpatch.index as i\n"
+    "import vlmpatch.patches.transformers.vision_input_grads as p\n"
     "assert len(vlmpatch.status()) == len(c.read(i.default_path()).entries) > 5\n"
     "assert os.path.isfile(os.path.join(os.path.dirname(vlmpatch.__file__), 'inject', 'sitecustomize.py'))\n"
     "print(os.path.realpath(p.__file__))\n"
