@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,10 @@ from tests.matrix import rows
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.standin.cells import Cell as Script
-from vlmpatch import catalog, code
+from vlmpatch import catalog
 from vlmpatch.index import default_path
 from vlmpatch.records import Catalog, Entry
+from vlmpatch.tools.revision import Revisions
 from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,19 +117,10 @@ def _fields(cell: Cell | Script) -> dict[str, Any]:
 
 
 def _digest(entry: Entry) -> str:
-    upstream, _, name = entry.module.partition(".")
-    file = f"{upstream}/{name}.py"
-    text = _normal(file)
-    for helper in sorted(set(re.findall(r"^from \.(\w+) import", _source(file), re.M))):
-        text += _normal(f"{upstream}/{helper}.py")
     declared = f"{sorted(entry.targets)}{sorted(entry.requires.items())}{entry.before or ''}"
-    return hashlib.sha256((text + declared).encode()).hexdigest()[:12]
+    return hashlib.sha256((_revisions().of(entry.module) + declared).encode()).hexdigest()[:12]
 
 
 @functools.cache
-def _normal(name: str) -> str:
-    return code.digest(_source(name))
-
-
-def _source(name: str) -> str:
-    return (ROOT / "patches" / name).read_text(encoding="utf-8")
+def _revisions() -> Revisions:
+    return Revisions(str(ROOT / "patches"))
