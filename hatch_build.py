@@ -28,16 +28,17 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
         """The catalog, compiled as ``import vlmpatch`` reads it."""
         sys.path.insert(0, self.root)
         try:
-            from vlmpatch import catalog, index, records
+            from vlmpatch.catalog import index, model
+            from vlmpatch.catalog.read import read
         finally:
             sys.path.remove(self.root)
         source = Path(self.root, "compat.toml")
-        read = catalog.read(str(source))
-        if read.problems:
-            raise ValueError("; ".join(map(str, read.problems)))
+        known = read(str(source))
+        if known.problems:
+            raise ValueError("; ".join(map(str, known.problems)))
         self._folder = tempfile.TemporaryDirectory()
         made = Path(self._folder.name, "compat.index")
-        made.write_bytes(index.dumps(source.read_bytes(), read, records.Entry._fields))
+        made.write_bytes(index.dumps(source.read_bytes(), known, model.Entry._fields))
         return made
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

@@ -13,9 +13,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vlmpatch.index import default_path
-from vlmpatch.tools import failures
-from vlmpatch.tools.diagnose import diagnose
+from vlmpatch.catalog.location import default_path
+from vlmpatch.tools.explain import failures
+from vlmpatch.tools.explain.diagnose import diagnose
 
 MIXED = {"F11", "F16", "F19"}
 REENTRANT = {"F1", "F2", "F3"}

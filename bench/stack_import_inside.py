@@ -65,11 +65,11 @@ def main() -> None:
             importlib.import_module(name)
     meter = Meter()
     started = time.process_time()
-    import vlmpatch.start
+    import vlmpatch.bootstrap
 
-    vlmpatch.start.engine()
+    vlmpatch.bootstrap.engine()
     meter.spent = time.process_time() - started
-    from vlmpatch.hooks import Hooks
+    from vlmpatch.imports.finder import Hooks
 
     meter.around(Hooks, "find_spec")
     meter.around(Hooks, "executed")

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import vlmpatch  # noqa: F401
-from vlmpatch.tools.watch import STEPS, Watcher
+from vlmpatch.watch.training import STEPS, Watcher
 
 
 def main() -> None:

@@ -13,9 +13,11 @@ from typing import Any
 import hypothesis
 import pytest
 
-from vlmpatch import catalog, report, settings
-from vlmpatch.engine import Engine
-from vlmpatch.records import Catalog
+from vlmpatch.catalog import environment
+from vlmpatch.catalog.model import Catalog
+from vlmpatch.catalog.read import read
+from vlmpatch.engine.engine import Engine
+from vlmpatch.support import log
 
 _numbers = itertools.count()
 
@@ -88,11 +90,11 @@ class World:
     def catalog(self) -> Catalog:
         path = self.folder / "compat.toml"
         path.write_text("\n\n".join(["schema = 1", *self.entries]))
-        return catalog.read(str(path))
+        return read(str(path))
 
     def engine(self, **environ: str) -> Engine:
         known = self.catalog()
-        engine = Engine(known, settings.read(environ, known.entries))
+        engine = Engine(known, environment.read(environ, known.entries))
         self.engines.append(engine)
         engine.arm()
         return engine
@@ -117,8 +119,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What vlmpatch warns of during the test."""
     said: list[str] = []
-    monkeypatch.setattr(report, "warn", lambda text, own=False: said.append(text))
-    monkeypatch.setattr(report, "_said", set())
+    monkeypatch.setattr(log, "warn", lambda text, own=False: said.append(text))
+    monkeypatch.setattr(log, "_said", set())
     return said
 
 

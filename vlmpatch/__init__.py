@@ -15,19 +15,23 @@ if not _os.path.isdir(_os.path.join(_HERE, "patches")):
     # A checkout or an editable install: patches/ and compat.toml lie beside this package.
     __path__.append(_os.path.dirname(_HERE))
 
-from vlmpatch.start import arm as _arm  # noqa: E402  (needs __path__ as set above)
-from vlmpatch.start import engine as _engine  # noqa: E402
+from vlmpatch.bootstrap import arm as _arm  # noqa: E402  (needs __path__ as set above)
+from vlmpatch.bootstrap import engine as _engine  # noqa: E402
 
 TYPE_CHECKING = False  # `typing` takes longer to import than all of this
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from vlmpatch.engine import PatchError
-    from vlmpatch.records import State, Status
+    from vlmpatch.catalog.model import State, Status
+    from vlmpatch.engine.engine import PatchError
 
 __all__ = ["PatchError", "State", "Status", "__version__", "disabled", "redo", "require", "status", "undo"]
 
-_HOMES = {"PatchError": "vlmpatch.engine", "State": "vlmpatch.records", "Status": "vlmpatch.records"}
+_HOMES = {
+    "PatchError": "vlmpatch.engine.engine",
+    "State": "vlmpatch.catalog.model",
+    "Status": "vlmpatch.catalog.model",
+}
 _arm()
 
 

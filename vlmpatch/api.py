@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
-from vlmpatch import report
-from vlmpatch.code import Code, Function, Unrecognised, of_file, of_module
-from vlmpatch.journal import AlreadyPatched, Foreign, Journal
+from vlmpatch.gate.source import Code, Function, Unrecognised, of_file, of_module
+from vlmpatch.journal.journal import AlreadyPatched, Foreign, Journal
+from vlmpatch.support import log
 
 __all__ = ["Code", "Function", "Patch", "Unrecognised", "of_file", "of_module"]
 
@@ -49,7 +49,7 @@ class Patch:
         except (AlreadyPatched, Foreign) as neighbour:
             if not self.settled:
                 raise
-            report.debug(f"{self.id}: {neighbour}")
+            log.debug(f"{self.id}: {neighbour}")
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
         """Set ``owner.name``, which may be new, to ``value``."""
@@ -85,7 +85,7 @@ class Patch:
             own: it is true of this rank, and perhaps of no other; printed whatever rank this is.
         """
         if self.active:
-            report.warn_once(self.id, key, text, own)
+            log.warn_once(self.id, key, text, own)
 
     def _write(self, write: Callable[..., None], *what: Any, **options: Any) -> None:
         # Under one lock with what switches us off: nothing is written behind an undo's back.

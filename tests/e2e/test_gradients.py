@@ -18,7 +18,7 @@ import pytest
 
 from tests.lab import cells, envs
 from tests.lab.cells import Result
-from vlmpatch.code import Unrecognised, of_file
+from vlmpatch.gate.source import Unrecognised, of_file
 from vlmpatch_lab.cell import Cell
 
 GRADIENTS, PARAMETERS = 1e-5, 1e-3  # relative; float32, and steps divide by a gradient's size

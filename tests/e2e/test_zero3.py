@@ -22,7 +22,7 @@ import pytest
 
 from bench.zero3_runs import NOTHING_AHEAD, Run
 from tests.lab import envs, launch
-from vlmpatch.code import Unrecognised, of_file
+from vlmpatch.gate.source import Unrecognised, of_file
 
 EXACT = 1e-5
 # Gather calls a step: the first block's frozen layers are recomputed although their backward is empty,

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.lab.cells import Result
 from tests.matrix.rows import Row, Versions, holds
-from vlmpatch.records import Entry
+from vlmpatch.catalog.model import Entry
 
 TOLERANCE = 1e-5  # relative, float32, every rank
 PARAMETERS = 1e-3  # of what compared steps made of them: Adam divides by the gradient's size

@@ -9,20 +9,23 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from vlmpatch import attempt, code, gate, versions
-from vlmpatch.catalog import read
-from vlmpatch.index import default_path
-from vlmpatch.records import Catalog, Entry
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Catalog, Entry
+from vlmpatch.catalog.read import read
+from vlmpatch.engine import apply
+from vlmpatch.gate import versions
+from vlmpatch.gate.source import Code, Function, Unrecognised, locate, of_file
+from vlmpatch.gate.verdict import by_version
 
 
-class Watched(code.Code):
+class Watched(Code):
     """Source that remembers which of its parts a patch asked about, and what they looked like."""
 
     def __init__(self, module: str, path: str, source: str) -> None:
         super().__init__(module, path, source)
         self.asked: dict[str, str] = {}
 
-    def function(self, qualname: str) -> code.Function | None:
+    def function(self, qualname: str) -> Function | None:
         found = super().function(qualname)
         self.asked[qualname] = found.digest if found else "absent"
         return found
@@ -44,24 +47,24 @@ def probe(catalog: Catalog) -> dict[str, Any]:
 
 
 def _patch(entry: Entry, catalog: Catalog) -> dict[str, Any]:
-    by_version = gate.by_version(entry, catalog.modules)
-    patch_file = attempt.load(entry)
+    ranges = by_version(entry, catalog.modules)
+    patch_file = apply.load(entry)
     return {
-        "gate": by_version.needed,
-        "why": by_version.reason,
+        "gate": ranges.needed,
+        "why": ranges.reason,
         "targets": {target: _target(patch_file, target) for target in entry.targets},
     }
 
 
 def _target(patch_file: Any, target: str) -> dict[str, Any]:
-    path = None if "*" in target else code.locate(target)
+    path = None if "*" in target else locate(target)
     if path is None:
         return {"says": "absent", "reason": f"{target} is not here", "parts": {}}
-    source = code.of_file(target, path)
+    source = of_file(target, path)
     watched = Watched(target, path, source.source)
     try:
         reason = patch_file.look(watched)
-    except code.Unrecognised as difference:
+    except Unrecognised as difference:
         return {"says": "unrecognised", "reason": str(difference), "parts": watched.asked}
     says = "bug" if reason is None else "no bug"
     return {"says": says, "reason": str(reason or f"{target} shows the bug"), "parts": watched.asked}

@@ -280,7 +280,7 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
 
 
 def verified_json(measured: Measured) -> str:
-    """The stacks each patch was verified on, for the command line; see ``vlmpatch.tools.verified``."""
+    """The stacks each patch was verified on, for the command line; see ``vlmpatch.tools.doctor.verified``."""
     verified = measured.verified()
     blocks = []
     for name in sorted(verified):

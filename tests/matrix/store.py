@@ -16,9 +16,9 @@ from tests.matrix import rows
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.standin.cells import Cell as Script
-from vlmpatch import catalog
-from vlmpatch.index import default_path
-from vlmpatch.records import Catalog, Entry
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Catalog, Entry
+from vlmpatch.catalog.read import read
 from vlmpatch.tools.revision import Revisions
 from vlmpatch_lab.cell import Cell
 
@@ -108,7 +108,7 @@ def patches(stack: Stack, *, script: bool = False) -> dict[str, str]:
 
 
 def entries() -> Catalog:
-    return catalog.read(default_path())
+    return read(default_path())
 
 
 def _fields(cell: Cell | Script) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-LAYERS = str(Path(__file__).resolve().parents[2] / "vlmpatch" / "layers.py")
+LAYERS = str(Path(__file__).resolve().parents[2] / "vlmpatch" / "journal" / "wrappers.py")
 
 
 class Reached(BaseException):
@@ -16,7 +16,7 @@ class Reached(BaseException):
 
 def silent(engine: Any, id_: str) -> list[str]:
     """What ``id_`` is said to have changed and does not act."""
-    from vlmpatch.deeds import Hooked, Layer, Put
+    from vlmpatch.journal.changes import Hooked, Layer, Put
 
     if not engine._handles[id_].active:
         return [f"{id_}: its handle is dead"]

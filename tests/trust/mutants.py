@@ -1,6 +1,6 @@
 """Changes one thing at a time in a copy of vlmpatch and counts what the unit tests notice.
 
-    python -m tests.trust.mutants --sample 40 journal layers places locks gate
+    python -m tests.trust.mutants --sample 40 journal/journal gate/verdict
 
 A mutant survives when every test passes with it; each survivor is printed as the line it was and is.
 """
@@ -24,19 +24,20 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = {
-    "journal": "test_journal test_engine",
-    "layers": "test_journal test_engine",
-    "deeds": "test_journal test_engine",
-    "stacks": "test_journal test_engine",
-    "places": "test_journal test_engine",
-    "locks": "test_engine test_hooks",
+    "journal/journal": "test_journal test_engine",
+    "journal/wrappers": "test_journal test_engine",
+    "journal/changes": "test_journal test_engine",
+    "journal/overrides": "test_journal test_engine",
+    "journal/locations": "test_journal test_engine",
+    "support/locks": "test_engine test_finder",
     "api": "test_engine test_interleaved",
-    "engine": "test_engine test_interleaved",
-    "switches": "test_engine",
-    "hooks": "test_hooks test_engine",
-    "remote_code": "test_engine",
-    "nodes": "test_nodes",
-    "gate": "test_gate test_engine test_catalog",
+    "engine/engine": "test_engine test_interleaved",
+    "engine/apply": "test_engine",
+    "engine/switches": "test_engine",
+    "imports/finder": "test_finder test_engine",
+    "imports/remote_code": "test_engine",
+    "watch/ranks": "test_ranks",
+    "gate/verdict": "test_gate test_engine test_catalog",
 }
 LIMIT = 300.0  # seconds, for the tests as they are; a mutant that takes many times as long hangs
 OPPOSITE: dict[type[ast.cmpop], type[ast.cmpop]] = {

@@ -8,8 +8,9 @@ import sys
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from vlmpatch import catalog, settings
-from vlmpatch.engine import Engine
+from vlmpatch.catalog import environment
+from vlmpatch.catalog.read import read
+from vlmpatch.engine.engine import Engine
 
 
 def start(folder: str) -> Engine:
@@ -18,8 +19,8 @@ def start(folder: str) -> Engine:
         return born[0]
     patches = importlib.import_module("vlmpatch.patches")
     patches.__path__ = [*patches.__path__, str(Path(folder, "patches"))]
-    read = catalog.read(str(Path(folder, "compat.toml")))
-    engine = Engine(read, settings.read({}, read.entries))
+    known = read(str(Path(folder, "compat.toml")))
+    engine = Engine(known, environment.read({}, known.entries))
     engine.arm()
     return engine
 

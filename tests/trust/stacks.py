@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.lab import envs, launch
 from tests.trust.worker import REMOTE
-from vlmpatch.catalog import read
-from vlmpatch.index import default_path
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
 
 
 def targets() -> list[str]:

@@ -7,7 +7,7 @@ from tests.lab import envs, launch
 PROGRAM = """
 import types
 import torch
-from vlmpatch.journal import Journal
+from vlmpatch.journal.journal import Journal
 
 target = types.ModuleType("target")
 target.function = lambda x: x + 1

@@ -19,8 +19,8 @@ import pytest
 
 from tests.conftest import World
 from tests.trust.snapshot import differences, snapshot
-from vlmpatch.catalog import read
-from vlmpatch.index import default_path
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES, MODULES, RANKS = 200, 5_000, 64
@@ -31,7 +31,7 @@ import os, sys, time
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.001)
 import vlmpatch
-from vlmpatch.start import engine
+from vlmpatch.bootstrap import engine
 print(len(vlmpatch.status()), len(engine().problems))
 """
 

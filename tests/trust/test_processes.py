@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import World
 from tests.lab import envs, launch
 from tests.trust import processes
-from vlmpatch.engine import Engine
+from vlmpatch.engine.engine import Engine
 
 WAYS = ("fork", "spawn", "forkserver")
 KILLS = 12

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tests.conftest import World
-from vlmpatch.records import State
+from vlmpatch.catalog.model import State
 
 NEEDS = '{ fakelib = ">=1.5.0.dev0,<2.dev0" }'
 

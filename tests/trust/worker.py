@@ -27,7 +27,7 @@ from typing import Any
 from tests.trust.acts import silent
 from tests.trust.orders import ALL, Order, some
 from tests.trust.snapshot import Snapshot, differences, snapshot
-from vlmpatch.index import default_path
+from vlmpatch.catalog.location import default_path
 
 STANDIN = Path(__file__).resolve().parents[1] / "standin"
 REMOTE = "transformers_modules.standin.modeling_minicpmv"
@@ -41,10 +41,10 @@ def main() -> None:
     targets = [target for target in job["targets"] if _import(target)]
     for target in targets:
         started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-        report = _in_child(Trial(target, targets, job).run)
-        report["target"] = target
-        report["seconds"] = round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - started, 1)
-        print(json.dumps(report), flush=True)
+        log = _in_child(Trial(target, targets, job).run)
+        log["target"] = target
+        log["seconds"] = round(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - started, 1)
+        print(json.dumps(log), flush=True)
 
 
 def _lay_out_scripts(folder: Path) -> None:
@@ -73,11 +73,11 @@ def _in_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if pid == 0:
         os.close(reader)
         try:
-            report = work()
+            log = work()
         except BaseException:
-            report = {"found": [traceback.format_exc()]}
+            log = {"found": [traceback.format_exc()]}
         with os.fdopen(writer, "w") as pipe:
-            json.dump(report, pipe)
+            json.dump(log, pipe)
         sys.exit()  # all the way: what vlmpatch does to the end of a process is looked at too
     os.close(writer)
     with os.fdopen(reader) as pipe:
@@ -127,21 +127,26 @@ class Trial:
     def _start(self) -> list[str]:
         """Start vlmpatch with this target's patches only; returns those that apply to it."""
         with _environment(VLMPATCH_DISABLE="all", VLMPATCH_LOG="off"):
-            from vlmpatch import catalog, engine, hooks, report, settings, start
+            from vlmpatch import bootstrap
+            from vlmpatch.catalog import environment
+            from vlmpatch.catalog.read import read
+            from vlmpatch.engine import engine
+            from vlmpatch.imports import finder
+            from vlmpatch.support import log
 
-            start.engine().hooks.remove()  # its own start is taken back: the next is ours
+            bootstrap.engine().hooks.remove()  # its own start is taken back: the next is ours
 
-        report.configure("off")
+        log.configure("off")
         if extra := self.job.get("patches"):
             patches = importlib.import_module("vlmpatch.patches")
             patches.__path__ = list(dict.fromkeys([*patches.__path__, extra]))
 
-        read = catalog.read(self.job.get("catalog") or default_path())
-        known = read.entries
+        catalog = read(self.job.get("catalog") or default_path())
+        known = catalog.entries
         mine = [id_ for id_, entry in known.items() if any(self._is_target(each) for each in entry.targets)]
         self.others, self.copied = sorted(known.keys() - set(mine)), False
         environ = {"VLMPATCH_DISABLE": ",".join(self.others)}
-        executed = hooks.Hooks.executed
+        executed = finder.Hooks.executed
         trial = self
 
         def noting(hooks_: Any, name: str) -> None:
@@ -149,12 +154,12 @@ class Trial:
                 trial._run_again()
             executed(hooks_, name)
 
-        if not hasattr(hooks, "noted"):
-            hooks.noted = True  # type: ignore[attr-defined]
-            hooks.Hooks.executed = noting  # type: ignore[method-assign,assignment]
+        if not hasattr(finder, "noted"):
+            finder.noted = True  # type: ignore[attr-defined]
+            finder.Hooks.executed = noting  # type: ignore[method-assign,assignment]
         self.told = False
         self.before, self.imported = self._snapshot(), set()
-        self.engine = engine.Engine(read, settings.read(environ, known))
+        self.engine = engine.Engine(catalog, environment.read(environ, known))
         self.engine.arm()
         self.mine = mine
         states = self.engine.status()
@@ -347,7 +352,7 @@ def _second_copy() -> Any:
     for name in ours:
         del sys.modules[name]
     try:
-        return importlib.import_module("vlmpatch.start").engine()
+        return importlib.import_module("vlmpatch.bootstrap").engine()
     finally:
         for name in [name for name in sys.modules if name.split(".")[0] == "vlmpatch"]:
             del sys.modules[name]
@@ -367,9 +372,8 @@ def _environment(**wanted: str) -> Iterator[None]:
 
 def _steps(work: Callable[[], object], at: int = -1, kind: type[BaseException] = RuntimeError) -> int:
     """Run ``work`` and count the calls of our functions in it; raise ``kind`` at call number ``at``."""
-    from vlmpatch import hooks
+    from vlmpatch.catalog.location import PACKAGE as ours
 
-    ours = os.path.dirname(os.path.abspath(hooks.__file__))
     places = (ours, os.path.join(os.path.dirname(ours), "patches"))
     seen = -1
 

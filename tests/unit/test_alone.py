@@ -11,10 +11,10 @@ from tests.e2e.alone import PROOFS, Proof
 from tests.lab import envs
 from tests.matrix import rows
 from tests.standin.cells import NEEDS, Trial
-from vlmpatch import catalog
-from vlmpatch.index import default_path
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
 
-ENTRIES = catalog.read(default_path()).entries
+ENTRIES = read(default_path()).entries
 STACKS = envs.read_stacks()
 
 

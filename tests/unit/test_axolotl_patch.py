@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vlmpatch import api
-from vlmpatch.journal import Journal
+from vlmpatch.journal.journal import Journal
 
 axolotl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.axolotl.axolotl_forced_reentrant")
 SOURCE = """

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import World
-from vlmpatch import catalog, gate
-from vlmpatch.index import default_path
-from vlmpatch.records import Catalog
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Catalog
+from vlmpatch.catalog.read import parse, read
+from vlmpatch.gate.verdict import ranges
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -110,13 +111,13 @@ def test_an_id_given_twice_keeps_the_first(world: World) -> None:
 def test_a_file_that_is_no_catalog(tmp_path: Path, text: bytes, says: str) -> None:
     path = tmp_path / "compat.toml"
     path.write_bytes(text)
-    found = catalog.read(str(path))
+    found = read(str(path))
     assert found.entries == {}
     assert says in found.problems[0].what
 
 
 def test_no_file(tmp_path: Path) -> None:
-    found = catalog.read(str(tmp_path / "compat.toml"))
+    found = read(str(tmp_path / "compat.toml"))
     assert "cannot be read" in found.problems[0].what
 
 
@@ -129,7 +130,7 @@ toml_values = st.recursive(
 
 @given(st.fixed_dictionaries({}, optional={"patch": toml_values, "modules": toml_values, "x": toml_values}))
 def test_any_data_is_reported_and_never_raised(data: dict[str, Any]) -> None:
-    found = catalog.parse({"schema": 1, **data}, "/nowhere/compat.toml")
+    found = parse({"schema": 1, **data}, "/nowhere/compat.toml")
     assert found.entries == {}
     assert all(problem.remedy for problem in found.problems)
 
@@ -140,21 +141,21 @@ def test_any_data_is_reported_and_never_raised(data: dict[str, Any]) -> None:
 )
 def test_a_broken_range_is_reported(world: World, specifier: str, says: str) -> None:
     world.patch("m", f'{{ torch = "{specifier}" }}')
-    (problem,) = gate.ranges(world.catalog())
+    (problem,) = ranges(world.catalog())
     assert says in problem.what
     assert "requires.torch" in problem.where
 
 
 def test_our_own_catalog_is_sound() -> None:
-    ours = catalog.read(default_path())
+    ours = read(default_path())
     assert ours.problems == ()
-    assert gate.ranges(ours) == []
+    assert ranges(ours) == []
     data = tomllib.loads(Path(ours.path).read_text())
     assert len(ours.entries) == len(data["patch"])
 
 
 def test_every_patch_file_is_in_our_catalog() -> None:
-    ours = catalog.read(default_path())
+    ours = read(default_path())
     files = {
         f"{path.parent.name}.{path.stem}" for path in (Path(ours.path).parent / "patches").glob("*/[a-z]*.py")
     }

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import World
-from vlmpatch import catalog
-from vlmpatch.index import default_path
-from vlmpatch.tools import cli, doctor, explain, run, words
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
+from vlmpatch.tools import cli, run
+from vlmpatch.tools.doctor import doctor
+from vlmpatch.tools.explain import explain
+from vlmpatch.tools.view import language
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +36,7 @@ def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]
 def test_list_prints_every_patch_in_both_languages() -> None:
     english, chinese = command("list", "--lang", "en"), command("list", "--lang", "zh")
     assert (english.returncode, chinese.returncode) == (0, 0)
-    for entry in catalog.read(default_path()).entries.values():
+    for entry in read(default_path()).entries.values():
         assert entry.id in english.stdout
         assert "".join(entry.summary.split()) in "".join(english.stdout.split())
         assert "".join(entry.summary_zh.split()) in "".join(chinese.stdout.split())
@@ -65,7 +68,7 @@ def test_doctor_says_what_would_happen(world: World) -> None:
     assert states == {armed: "armed", absent: "not needed", other: "not needed", changed: "conflict"}
     assert not findings.sound
     assert package not in sys.modules
-    assert "fakelib" in doctor.page(findings, words.Words("en")).text()
+    assert "fakelib" in doctor.page(findings, language.Words("en")).text()
 
 
 def test_explain_a_patch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,9 +113,9 @@ def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_log(data: bytes) -> None:
-    ours = catalog.read(default_path())
-    given = explain.answer(io.BytesIO(data), ours, words.Words("en"), None)
-    assert explain.page(given, words.Words("zh")).text()
+    ours = read(default_path())
+    given = explain.answer(io.BytesIO(data), ours, language.Words("en"), None)
+    assert explain.page(given, language.Words("zh")).text()
 
 
 def test_run_reaches_every_python_below_and_leaves_nothing(tmp_path: Path) -> None:
@@ -145,7 +148,7 @@ def test_run_keeps_the_users_own_sitecustomize_and_path(tmp_path: Path) -> None:
 def test_run_where_vlmpatch_cannot_work_leaves_the_process_alone(tmp_path: Path) -> None:
     package = Path(run.INJECT).parent
     shutil.copytree(package, tmp_path / "vlmpatch", ignore=shutil.ignore_patterns("__pycache__"))
-    (tmp_path / "vlmpatch" / "start.py").unlink()  # a half-removed installation
+    (tmp_path / "vlmpatch" / "bootstrap.py").unlink()  # a half-removed installation
     done = subprocess.run(
         [sys.executable, "-c", "print('ran')"],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "vlmpatch" / "inject")},
@@ -154,7 +157,7 @@ def test_run_where_vlmpatch_cannot_work_leaves_the_process_alone(tmp_path: Path)
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "ran\n")
-    assert "vlmpatch.start" in done.stderr
+    assert "vlmpatch.bootstrap" in done.stderr
 
 
 def test_run_nested_is_active_once() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from vlmpatch import catalog
-from vlmpatch.index import default_path
-from vlmpatch.records import Entry
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Entry
+from vlmpatch.catalog.read import read
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ENTRIES = catalog.read(default_path()).entries.values()
+ENTRIES = read(default_path()).entries.values()
 PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md")])
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import World
-from vlmpatch.tools import cli, doctor, remote
+from vlmpatch.tools import cli
+from vlmpatch.tools.doctor import doctor, remote
 from vlmpatch.tools.findings import redacted
-from vlmpatch.tools.words import Words
+from vlmpatch.tools.view.language import Words
 
 EN = Words("en")
 

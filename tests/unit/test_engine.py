@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATCH, World
-from vlmpatch import PatchError, report
-from vlmpatch.engine import Engine
-from vlmpatch.records import State
+from vlmpatch import PatchError
+from vlmpatch.catalog.model import State
+from vlmpatch.engine.engine import Engine
+from vlmpatch.support import log
 
 NEEDS = '{ fakelib = ">=1,<2.dev0" }'
 
@@ -499,7 +500,7 @@ def test_what_is_wrong_with_the_environment_is_said_at_the_start(world: World, w
 def test_info_says_what_the_environment_switched_off(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     id_, _ = patched(world)
     said: list[str] = []
-    monkeypatch.setattr(report, "info", said.append)
+    monkeypatch.setattr(log, "info", said.append)
     world.engine(VLMPATCH_DISABLE=id_)
     assert said == [f"VLMPATCH_DISABLE switches off {id_}"]
 
@@ -623,9 +624,9 @@ def test_a_patch_warns_once_and_not_after_it_is_off(world: World, warnings: list
 def test_what_is_true_of_one_rank_is_said_by_that_rank(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(report, "_said", set())
+    monkeypatch.setattr(log, "_said", set())
     monkeypatch.setenv("LOCAL_RANK", "1")
-    report.warn_once("some-patch", "all", "as on every rank")
-    report.warn_once("some-patch", "one", "here alone", own=True)
+    log.warn_once("some-patch", "all", "as on every rank")
+    log.warn_once("some-patch", "one", "here alone", own=True)
     (said,) = caplog.messages
     assert "here alone" in said

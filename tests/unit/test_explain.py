@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmpatch import catalog
-from vlmpatch.index import default_path
-from vlmpatch.records import Entry
-from vlmpatch.tools import cli, explain, failures
-from vlmpatch.tools.diagnose import Diagnosis, diagnose, printable
-from vlmpatch.tools.words import Words
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Entry
+from vlmpatch.catalog.read import read
+from vlmpatch.tools import cli
+from vlmpatch.tools.explain import explain, failures
+from vlmpatch.tools.explain.diagnose import Diagnosis, diagnose, printable
+from vlmpatch.tools.view.language import Words
 
 KNOWN = failures.read(default_path())
-OURS = catalog.read(default_path())
+OURS = read(default_path())
 READY = (
     "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following"
 )

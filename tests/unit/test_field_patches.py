@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from vlmpatch import catalog
 from vlmpatch.api import Patch
-from vlmpatch.attempt import load
-from vlmpatch.index import default_path
-from vlmpatch.journal import Journal
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
+from vlmpatch.engine.apply import load
+from vlmpatch.journal.journal import Journal
 
-ENTRIES = catalog.read(default_path()).entries
+ENTRIES = read(default_path()).entries
 
 
 def patch_file(id_: str) -> Any:

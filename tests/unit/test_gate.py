@@ -3,15 +3,16 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import World
-from vlmpatch import gate, versions
-from vlmpatch.code import NoSource
-from vlmpatch.records import Entry, State
+from vlmpatch.catalog.model import Entry, State
+from vlmpatch.gate import versions
+from vlmpatch.gate.source import NoSource
+from vlmpatch.gate.verdict import Verdict, by_version, unseen
 
 
-def verdict(world: World, requires: str) -> gate.Verdict:
+def verdict(world: World, requires: str) -> Verdict:
     id_ = world.patch("m", requires)
     entry: Entry = world.catalog().entries[id_]
-    return gate.by_version(entry, {})
+    return by_version(entry, {})
 
 
 @pytest.mark.parametrize(
@@ -107,6 +108,6 @@ def test_a_distribution_with_another_module_name(world: World) -> None:
 def test_without_a_source_it_depends_on_whose_module_it_is(world: World, target: str, state: State) -> None:
     id_ = world.patch(target, '{ fakelib = ">=1", named-otherwise = ">=1", dashed-lib = ">=1" }')
     entry = world.catalog().entries[id_]
-    found = gate.unseen(entry, target, {"named-otherwise": "other_name"}, NoSource("it has no source"))
+    found = unseen(entry, target, {"named-otherwise": "other_name"}, NoSource("it has no source"))
     assert (found.id, found.state) == (id_, state)
     assert found.reason.startswith("it has no source")

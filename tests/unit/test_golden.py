@@ -15,11 +15,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import PATCH, UPSTREAM, World
-from vlmpatch import catalog
-from vlmpatch.records import Catalog
-from vlmpatch.tools import cli, doctor, explain, failures, retire, verified
-from vlmpatch.tools.page import Page, columns
-from vlmpatch.tools.words import Words
+from vlmpatch.catalog.model import Catalog
+from vlmpatch.catalog.read import read
+from vlmpatch.tools import cli, retire
+from vlmpatch.tools.doctor import doctor, verified
+from vlmpatch.tools.explain import explain, failures
+from vlmpatch.tools.view.language import Words
+from vlmpatch.tools.view.page import Page, columns
 
 WRITE = os.environ.get("VLMPATCH_GOLDEN") == "write"
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -54,7 +56,7 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     monkeypatch.setenv("VLMPATCH_LOG", "loud")
     monkeypatch.setenv("HF_MODULES_CACHE", str(world.folder))
     monkeypatch.setattr(verified, "stacks", lambda: {"default-choice": [{"transformers": "5.0.0"}]})
-    return catalog.read(str(world.folder / "compat.toml"))
+    return read(str(world.folder / "compat.toml"))
 
 
 def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:

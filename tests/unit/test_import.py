@@ -85,7 +85,7 @@ def test_beside_a_folder_called_packaging(tmp_path: Path) -> None:
     (tmp_path / "packaging" / "__init__.py").write_text("boxes = 3\n")
     probe = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import packaging, vlmpatch\n"
-        "from vlmpatch import versions\n"
+        "from vlmpatch.gate import versions\n"
         "print(len(vlmpatch.status()) > 0, versions.satisfies('5.0.0rc1', '>=5.0.0.dev0'), packaging.boxes)"
     )
     done = python(probe)

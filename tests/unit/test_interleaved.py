@@ -12,8 +12,8 @@ import pytest
 
 from tests.conftest import PATCH, World
 from tests.trust.interleaved import LONG, Work, in_the_middle, interrupted, spread, steps
-from vlmpatch.engine import Engine
-from vlmpatch.records import State
+from vlmpatch.catalog.model import State
+from vlmpatch.engine.engine import Engine
 
 FEW = 25
 FAILS_WHEN_TOLD = PATCH + (

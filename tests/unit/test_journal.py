@@ -16,8 +16,8 @@ from unittest import mock
 import pytest
 import wrapt
 
-from vlmpatch.deeds import Hook
-from vlmpatch.journal import ABSENT, AlreadyPatched, Foreign, Journal, default_of
+from vlmpatch.journal.changes import Hook
+from vlmpatch.journal.journal import ABSENT, AlreadyPatched, Foreign, Journal, default_of
 
 
 def greet(who: str, *, loud: bool = False) -> str:

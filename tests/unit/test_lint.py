@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint import model, setup
+from vlmpatch.tools.lint import launch_config, model
 from vlmpatch.tools.lint.rules import Around, Model, lint
-from vlmpatch.tools.words import Words
+from vlmpatch.tools.view.language import Words
 
 VLM = Model(".", "qwen2_vl", vision=True, experts=False, remote=False)
 INSTALLED = {"transformers": "4.57.6", "deepspeed": "0.18.2", "torch": "2.8.0"}
@@ -26,8 +26,8 @@ def around(armed: frozenset[str] = frozenset(), kind: Model = VLM, **installed: 
 
 
 def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> dict[str, Finding]:
-    made = setup.Setup()
-    setup.from_command(command, "the command", made, str(folder))
+    made = launch_config.Setup()
+    launch_config.from_command(command, "the command", made, str(folder))
     return {finding.code: finding for finding in lint(made, given_ or around())}
 
 
@@ -122,8 +122,8 @@ def test_a_script_counts_and_is_started_above_its_folder(tmp_path: Path) -> None
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
     (tmp_path / "scripts" / "train.sh").write_text(SEVERAL)
-    made = setup.Setup()
-    setup.from_command(str(tmp_path / "scripts" / "train.sh"), "the command", made)
+    made = launch_config.Setup()
+    launch_config.from_command(str(tmp_path / "scripts" / "train.sh"), "the command", made)
     assert made.problems == []
     assert (made.accumulation, made.stage, made.lora) == (4, 2, None)
     assert made.said["image_max_pixels"].value == "1003520"
@@ -221,6 +221,6 @@ def test_any_configuration_can_be_looked_at(
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "ds.json"
     path.write_text(json.dumps(data))
-    made = setup.Setup()
-    setup.from_file(str(path), made)
+    made = launch_config.Setup()
+    launch_config.from_file(str(path), made)
     lint(made, around())

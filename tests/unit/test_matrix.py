@@ -18,7 +18,7 @@ from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import Store
 from tests.standin.cells import Cell as Script
-from vlmpatch.records import Entry
+from vlmpatch.catalog.model import Entry
 from vlmpatch_lab.cell import Cell
 
 STACKS = envs.read_stacks()

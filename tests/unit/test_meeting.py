@@ -13,7 +13,7 @@ import pytest
 from patches.deepspeed import _meeting
 from patches.deepspeed._meeting import Alone
 from vlmpatch.api import Patch
-from vlmpatch.journal import Journal
+from vlmpatch.journal.journal import Journal
 
 here = threading.local()
 

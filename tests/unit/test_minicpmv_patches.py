@@ -17,11 +17,11 @@ import pytest
 
 import vlmpatch  # noqa: F401  (makes vlmpatch.patches importable in a checkout)
 from vlmpatch.api import Patch
-from vlmpatch.attempt import load
-from vlmpatch.catalog import read
-from vlmpatch.code import Code, Unrecognised, of_file
-from vlmpatch.index import default_path
-from vlmpatch.journal import Journal
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
+from vlmpatch.engine.apply import load
+from vlmpatch.gate.source import Code, Unrecognised, of_file
+from vlmpatch.journal.journal import Journal
 
 PATCHES = Path(__file__).resolve().parents[2] / "patches"
 SCRIPT_TRAINER = """

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from vlmpatch import api
-from vlmpatch.journal import Journal
+from vlmpatch.journal.journal import Journal
 
 batches: Any = importlib.import_module("vlmpatch.patches.transformers.batches_without_images")
 blank: Any = importlib.import_module("vlmpatch.patches.transformers._blank_image")

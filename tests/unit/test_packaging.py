@@ -13,7 +13,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = (
-    "import os, vlmpatch, vlmpatch.catalog as c, vlmpatch.index as i\n"
+    "import os, vlmpatch, vlmpatch.catalog.read as c, vlmpatch.catalog.location as i\n"
     "import vlmpatch.patches.transformers.vision_input_grads as p\n"
     "assert len(vlmpatch.status()) == len(c.read(i.default_path()).entries) > 5\n"
     "assert os.path.isfile(os.path.join(os.path.dirname(vlmpatch.__file__), 'inject', 'sitecustomize.py'))\n"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vlmpatch.tools.page import Page, columns, wrapped
+from vlmpatch.tools.view.page import Page, columns, wrapped
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

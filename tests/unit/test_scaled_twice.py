@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from vlmpatch.code import Code, Unrecognised
+from vlmpatch.gate.source import Code, Unrecognised
 
 patch: Any = importlib.import_module("vlmpatch.patches.deepspeed.accumulation_scaled_twice")
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from vlmpatch import catalog, settings
-from vlmpatch.tools import record
+from vlmpatch.catalog import environment
+from vlmpatch.catalog.read import SCHEMA, read
+from vlmpatch.tools.doctor import installation
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
@@ -90,11 +91,11 @@ def test_s2_no_code_from_the_environment(tmp_path: Path) -> None:
     folder = bait(tmp_path)
     values = ("evil.evil", "patches.evil.evil", str(folder / "evil.py"), "__import__('os')", "{0.__class__}")
     for value in values:
-        read = settings.read(
+        read = environment.read(
             dict.fromkeys(("VLMPATCH_DISABLE", "VLMPATCH_STRICT", "VLMPATCH_LOG", "VLMPATCH_WATCH"), value),
             ["x"],
         )
-        assert read[:3] == settings.Settings()[:3]
+        assert read[:3] == environment.Settings()[:3]
     asked = {name for path in SOURCES for name in re.findall(r"VLMPATCH_[A-Z]+", path.read_text("utf-8"))}
     assert asked <= {"VLMPATCH_DISABLE", "VLMPATCH_STRICT", "VLMPATCH_LOG", "VLMPATCH_WATCH"}
 
@@ -114,11 +115,11 @@ def test_s4_a_catalog_is_data(id_: str, tmp_path: Path) -> None:
     changed = re.sub(r'id = "[^"]+"', f'id = "{id_}"', entry, count=1)
     bait(tmp_path / "beside")
     path = tmp_path / "compat.toml"
-    path.write_text(f"schema = {catalog.SCHEMA}\n[[patch]]{changed}")
+    path.write_text(f"schema = {SCHEMA}\n[[patch]]{changed}")
     (tmp_path / "patches").mkdir()
-    read = catalog.read(str(path))
-    assert not read.entries
-    assert any(problem.where.endswith(", id") for problem in read.problems)
+    known = read(str(path))
+    assert not known.entries
+    assert any(problem.where.endswith(", id") for problem in known.problems)
 
 
 def test_s5_the_console_script_imports_nothing_from_here(installed: Path, tmp_path: Path) -> None:
@@ -135,18 +136,20 @@ def test_s6_files_are_compared_with_the_record(installed: Path, tmp_path: Path) 
     found = package(installed)
     copy = tmp_path / "site"
     run("cp", "-r", found.parent, copy)
-    assert record.compare(str(copy / "vlmpatch")).sound
-    assert record.compare(str(copy / "vlmpatch")).record
+    assert installation.compare(str(copy / "vlmpatch")).sound
+    assert installation.compare(str(copy / "vlmpatch")).record
     changed = copy / "vlmpatch" / "patches" / "torch" / "torch_checkpoint_default.py"
     changed.write_text(changed.read_text() + "\n")
     (copy / "vlmpatch" / "patches" / "torch" / "evil.py").write_text(BAIT)
-    (copy / "vlmpatch" / "gate.py").unlink()
-    compared = record.compare(str(copy / "vlmpatch"))
+    (copy / "vlmpatch" / "gate" / "verdict.py").unlink()
+    compared = installation.compare(str(copy / "vlmpatch"))
     assert compared.changed == ("vlmpatch/patches/torch/torch_checkpoint_default.py",)
     assert compared.foreign == ("vlmpatch/patches/torch/evil.py",)
-    assert compared.missing == ("vlmpatch/gate.py",)
-    assert "gate.py" in compared.sentence()
-    (copy / "vlmpatch" / "gate.py").write_text((ROOT / "vlmpatch" / "gate.py").read_text())
+    assert compared.missing == ("vlmpatch/gate/verdict.py",)
+    assert "gate/verdict.py" in compared.sentence()
+    (copy / "vlmpatch" / "gate" / "verdict.py").write_text(
+        (ROOT / "vlmpatch" / "gate" / "verdict.py").read_text()
+    )
     env = {**os.environ, "PYTHONPATH": str(copy)}
     done = subprocess.run(
         [installed, "-m", "vlmpatch", "doctor"], cwd=tmp_path, env=env, capture_output=True, text=True
@@ -154,7 +157,7 @@ def test_s6_files_are_compared_with_the_record(installed: Path, tmp_path: Path) 
     assert "D10" in done.stdout
     assert "patches/torch/evil.py" in done.stdout.replace("\n", "").replace(" ", "")
     assert done.returncode == 1
-    assert record.compare(str(ROOT / "vlmpatch")) == record.Comparison(None)
+    assert installation.compare(str(ROOT / "vlmpatch")) == installation.Comparison(None)
 
 
 def test_s7_what_is_read_is_not_run() -> None:

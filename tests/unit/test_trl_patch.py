@@ -10,7 +10,7 @@ import pytest
 
 import vlmpatch
 from vlmpatch.api import Patch
-from vlmpatch.journal import Journal
+from vlmpatch.journal.journal import Journal
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from vlmpatch.records import Entry
-from vlmpatch.tools.verified import sentence
+from vlmpatch.catalog.model import Entry
+from vlmpatch.tools.doctor.verified import sentence
 
 
 def said_of(verified: list[dict[str, str]], installed: dict[str, str]) -> str:

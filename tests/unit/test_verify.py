@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
-from vlmpatch import catalog
-from vlmpatch.index import default_path
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
 from vlmpatch.tools import verify
 from vlmpatch.tools.run import INJECT
 from vlmpatch.tools.verify import Found, Row, Verdict
-from vlmpatch.tools.words import Words
+from vlmpatch.tools.view.language import Words
 from vlmpatch_lab.cell import Cell
 
 ENGLISH, CHINESE = Words("en"), Words("zh")
@@ -26,7 +26,7 @@ def row(patch: str, **fields: Any) -> Row:
 
 def test_every_row_that_needs_no_framework_is_read() -> None:
     rows = verify.read_rows()
-    patches = set(catalog.read(default_path()).entries)
+    patches = set(read(default_path()).entries)
     assert {"gradient-checkpointing-default", "zero3-recompute-release"} <= {row.patch for row in rows}
     assert {row.patch for row in rows} <= patches
     assert all(row.cell.kind in verify.KINDS and not row.cell.trainer for row in rows)
@@ -165,7 +165,7 @@ def test_a_run_is_bare_and_writes_to_its_folder_alone(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_no_patch_and_a_python_without_torch(capsys: pytest.CaptureFixture[str]) -> None:
-    known = catalog.read(default_path())
+    known = read(default_path())
     assert verify.verify(known, ENGLISH, ["nosuch"]) == 2
     assert verify.verify(known, ENGLISH) == 1
     said = capsys.readouterr().out

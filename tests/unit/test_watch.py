@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from vlmpatch.tools import watch
-from vlmpatch.tools.watch import Finding
+from vlmpatch.watch import training
+from vlmpatch.watch.training import Finding
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = """
 import sys, vlmpatch
-print(any(name.startswith("vlmpatch.tools") for name in sys.modules), "torch" in sys.modules)
+lazy = ("vlmpatch.watch.training", "vlmpatch.tools")
+print(any(name in sys.modules for name in lazy), "torch" in sys.modules)
 """
 
 
@@ -43,11 +44,11 @@ def test_one_rank_speaks_for_all_and_each_for_its_own(
 ) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("RANK", "5")
-    watch.tell("for all")
-    watch.tell("its own", everywhere=True)
+    training.tell("for all")
+    training.tell("its own", everywhere=True)
     assert capsys.readouterr().err == "vlmpatch watch: rank 5: its own\n"
 
 
 def test_no_other_name_is_made() -> None:
     with pytest.raises(AttributeError, match="Nothing"):
-        _ = watch.Nothing
+        _ = training.Nothing

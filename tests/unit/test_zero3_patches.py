@@ -11,7 +11,7 @@ import pytest
 
 import vlmpatch
 from vlmpatch import api
-from vlmpatch.journal import Journal
+from vlmpatch.journal.journal import Journal
 
 trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl.trl_forced_reentrant")
 zero3_copied_whole: Any = importlib.import_module("vlmpatch.patches.peft.zero3_copied_whole")

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 
 from vlmpatch import __version__
-from vlmpatch.tools.page import Page
-from vlmpatch.tools.words import LANGUAGES, Words, language
+from vlmpatch.tools.view.language import LANGUAGES, Words, language
+from vlmpatch.tools.view.page import Page
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,16 +37,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(asked: argparse.Namespace, say: Words) -> int:
-    from vlmpatch.catalog import read
-    from vlmpatch.index import default_path
+    from vlmpatch.catalog.location import default_path
+    from vlmpatch.catalog.read import read
 
     catalog = read(default_path())
     if asked.verb == "explain":
-        from vlmpatch.tools.explain import explain
+        from vlmpatch.tools.explain.explain import explain
 
         return explain(asked.what, catalog, say, asked.json)
     if asked.verb == "doctor":
-        from vlmpatch.tools.doctor import Asked, doctor
+        from vlmpatch.tools.doctor.doctor import Asked, doctor
 
         looked = Asked(asked.model or "", asked.ds_config or "", asked.command or "")
         return doctor(catalog, looked, say, asked.view, asked.strict)
@@ -167,7 +167,7 @@ def _first(say: Words) -> Page:
 
 def entry_point() -> int:
     """``main`` for the shell: a reader (head, less) that has seen enough is no error."""
-    from vlmpatch.tools.page import forgiving
+    from vlmpatch.tools.view.page import forgiving
 
     forgiving()
     try:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from vlmpatch.records import Catalog
-from vlmpatch.tools.page import Page
-from vlmpatch.tools.words import Words
+from vlmpatch.catalog.model import Catalog
+from vlmpatch.tools.view.language import Words
+from vlmpatch.tools.view.page import Page
 
 
 def listing(catalog: Catalog, say: Words) -> int:

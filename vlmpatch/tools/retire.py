@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from vlmpatch import versions
-from vlmpatch.records import Catalog, Entry
-from vlmpatch.tools import verified
-from vlmpatch.tools.page import Page
-from vlmpatch.tools.words import Words
+from vlmpatch.catalog.model import Catalog, Entry
+from vlmpatch.gate import versions
+from vlmpatch.tools.doctor import verified
+from vlmpatch.tools.view.language import Words
+from vlmpatch.tools.view.page import Page
 
 _UPPER = re.compile(r"<\s*(\d[\w.]*?)(?:\.dev0)?\s*(?:,|$)")
 

@@ -14,7 +14,7 @@ import os
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from vlmpatch import code
+from vlmpatch.gate.source import digest
 
 Module = tuple[str, ...]  # below patches/: ("deepspeed", "zero3_uneven_calls")
 PACKAGE: Module = ("vlmpatch", "patches")
@@ -85,7 +85,7 @@ class Revisions:
             here = (*module, "__init__") if path and path.endswith("__init__.py") else module
             found = {node: self._names(node, here) for node in ast.walk(tree) if isinstance(node, _IMPORTS)}
             inside = {node: names for node, names in found.items() if _within(names)}
-            text = f"{code.digest(_without(source, inside))} {[*_nesting(tree, inside)]}"
+            text = f"{digest(_without(source, inside))} {[*_nesting(tree, inside)]}"
             self._files[module] = text, [name for names in inside.values() for name in names]
         return self._files[module]
 

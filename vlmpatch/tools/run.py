@@ -13,7 +13,9 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-INJECT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "inject")
+from vlmpatch.catalog.location import PACKAGE
+
+INJECT = os.path.join(PACKAGE, "inject")
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -25,11 +25,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import vlmpatch_lab
-from vlmpatch import gate, versions
-from vlmpatch.records import Catalog, Entry
-from vlmpatch.tools.page import Page
+from vlmpatch.catalog.model import Catalog, Entry
+from vlmpatch.gate import versions
+from vlmpatch.gate.verdict import by_version
 from vlmpatch.tools.run import INJECT
-from vlmpatch.tools.words import Words
+from vlmpatch.tools.view.language import Words
+from vlmpatch.tools.view.page import Page
 from vlmpatch_lab.cell import WORLD, Cell, write_cells
 
 if sys.version_info >= (3, 11):
@@ -171,7 +172,7 @@ def choose(
     chosen: list[Row] = []
     without = []
     for entry in entries:
-        if not gate.by_version(entry, catalog.modules).needed:
+        if not by_version(entry, catalog.modules).needed:
             without.append((entry, "not needed"))
             continue
         own = [row for row in rows if row.patch == entry.id and _can_run(row.cell)]

@@ -6,12 +6,12 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from vlmpatch import versions
-from vlmpatch.tools.diagnose import printable
+from vlmpatch.gate import versions
+from vlmpatch.tools.explain.diagnose import printable
 from vlmpatch.tools.findings import Finding
 from vlmpatch.tools.lint.data import count
-from vlmpatch.tools.lint.setup import Said, Setup
-from vlmpatch.tools.words import Words
+from vlmpatch.tools.lint.launch_config import Said, Setup
+from vlmpatch.tools.view.language import Words
 
 
 class Model(NamedTuple):

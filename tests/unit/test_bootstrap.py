@@ -1,0 +1,151 @@
+"""The compiled catalog, and the sentry that wakes the engine with the first target."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from vlmpatch.catalog import index
+from vlmpatch.catalog.model import Entry
+from vlmpatch.catalog.read import read
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of its own, with no index yet."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    for name in ("vlmpatch", "patches"):
+        shutil.copytree(CHECKOUT / name, tmp_path / name, ignore=ignore)
+    shutil.copy(CHECKOUT / "compat.toml", tmp_path)
+    return tmp_path
+
+
+def python(checkout: Path, code: str) -> str:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLMPATCH_", "PYTHON"))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "PYTHONPATH": str(checkout)},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+AWAKE = "import sys, vlmpatch; print('vlmpatch.engine.engine' in sys.modules)"
+
+
+def test_the_first_start_compiles_and_later_ones_only_stand_guard(checkout: Path) -> None:
+    assert python(checkout, AWAKE) == "True"
+    assert (checkout / "__pycache__" / "compat.index").is_file()
+    assert python(checkout, AWAKE) == "False"
+
+
+def test_a_changed_catalog_is_read_again(checkout: Path) -> None:
+    python(checkout, AWAKE)
+    text = (checkout / "compat.toml").read_text()
+    changed = text.replace('summary = "', 'summary = "Changed: ', 1)
+    (checkout / "compat.toml").write_text(changed)
+    probe = "import vlmpatch; print(next(iter(vlmpatch._engine().catalog.entries.values())).summary)"
+    assert python(checkout, probe).startswith("Changed: ")
+
+
+def test_a_patch_file_that_moved_is_found_where_it_lies_now(checkout: Path) -> None:
+    python(checkout, AWAKE)
+    patches = checkout / "patches"
+    (patches / "elsewhere").mkdir()
+    (patches / "torch" / "torch_checkpoint_default.py").rename(
+        patches / "elsewhere" / "torch_checkpoint_default.py"
+    )
+    probe = "import vlmpatch; print(vlmpatch._engine().catalog.entries['torch-checkpoint-default'].module)"
+    assert python(checkout, probe) == "elsewhere.torch_checkpoint_default"
+
+
+@pytest.mark.parametrize("rest", [b"", b"\x00", b"{", marshal.dumps({"format": 99}), marshal.dumps([1])])
+def test_the_rest_of_an_index_harms_nothing(checkout: Path, rest: bytes) -> None:
+    (checkout / "__pycache__").mkdir()
+    (checkout / "__pycache__" / "compat.index").write_bytes(rest)
+    assert python(checkout, "import vlmpatch; print(len(vlmpatch.status()) > 5)") == "True"
+
+
+def test_a_folder_that_cannot_be_written_is_no_fault(checkout: Path) -> None:
+    (checkout / "__pycache__").write_text("a file")
+    assert python(checkout, "import vlmpatch; print(len(vlmpatch.status()) > 5)") == "True"
+
+
+def test_what_a_killed_process_left_goes_in_time(checkout: Path) -> None:
+    folder = checkout / "__pycache__"
+    folder.mkdir(exist_ok=True)
+    old, new = folder / "compat.index.17", folder / "compat.index.18"
+    for draft in (old, new):
+        draft.touch()
+    os.utime(old, (0, 0))
+    index.write(str(checkout / "compat.toml"), b"whole")
+    assert not old.exists()
+    assert new.exists()  # somebody may be writing it
+
+
+def test_machines_that_share_the_folder_and_a_process_id_write_apart(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafts: list[str] = []
+    monkeypatch.setattr(os, "replace", lambda draft, place: drafts.append(draft))
+    for _ in range(2):
+        index.write(str(checkout / "compat.toml"), b"whole")
+    assert len(set(drafts)) == 2
+
+
+def test_the_index_says_what_the_catalog_says(checkout: Path) -> None:
+    path = str(checkout / "compat.toml")
+    parsed = read(path)
+    index.write(path, index.dumps(Path(path).read_bytes(), parsed, Entry._fields))
+    assert index.read(path) is not None
+    assert read(path) == parsed
+
+
+@pytest.mark.parametrize("way", ["import", "in memory", "public"])
+def test_the_engine_wakes_when_it_is_needed(checkout: Path, way: str) -> None:
+    python(checkout, AWAKE)
+    package = checkout / "torch" / "utils"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("")
+    (package / "checkpoint.py").write_text("")
+    ways = {
+        "import": "import vlmpatch, torch.utils.checkpoint",
+        "in memory": "import torch.utils.checkpoint, vlmpatch",
+        "public": "import vlmpatch; vlmpatch.status()",
+    }
+    probe = (
+        "import sys; awake = 'vlmpatch.engine.engine' in sys.modules; "
+        "print(awake, [type(finder).__name__ for finder in sys.meta_path].count('Sentry'))"
+    )
+    assert python(checkout, f"{ways[way]}; {probe}") == "True 0"
+
+
+def test_two_threads_wake_one_engine(checkout: Path) -> None:
+    python(checkout, AWAKE)
+    code = (
+        "import threading, vlmpatch\n"
+        "found = []\n"
+        "threads = [threading.Thread(target=lambda: found.append(vlmpatch._engine())) for _ in range(16)]\n"
+        "[thread.start() for thread in threads]; [thread.join() for thread in threads]\n"
+        "print(len(set(map(id, found))), len(found))"
+    )
+    assert python(checkout, code) == "1 16"
+
+
+def test_waking_needs_no_toml_parser(checkout: Path) -> None:
+    python(checkout, AWAKE)
+    parsers = "{'tomllib', 'tomli'} & sys.modules.keys()"
+    assert python(checkout, f"import sys, vlmpatch; vlmpatch._engine(); print({parsers})") == "set()"

@@ -1,0 +1,52 @@
+"""Both languages say everything."""
+
+from __future__ import annotations
+
+import ast
+import string
+from pathlib import Path
+
+import pytest
+
+from vlmpatch.tools.explain import explain
+from vlmpatch.tools.view import language as words
+
+TOOLS = Path(words.__file__).parents[1]
+
+
+def sentences() -> set[str]:
+    """Every literal that a view says, and those that are said by name."""
+    found = {"error", "warning", "note", "applies", "perhaps", "not here", explain._NO_TRACE, explain._STILL}
+    for path in TOOLS.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = ast.unparse(node.func)
+            said = node.args[0]
+            if name in ("say", "around.say", "self.say") and isinstance(said, ast.Constant):
+                found.add(str(said.value))
+            elif name == "verb" and isinstance(node.args[1], ast.Constant):
+                found.add(str(node.args[1].value))
+    return found
+
+
+def fields(text: str) -> set[str]:
+    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
+
+
+@pytest.mark.parametrize("english", sorted(sentences()))
+def test_each_sentence_is_there_in_chinese(english: str) -> None:
+    assert fields(words._CHINESE[english]) == fields(english)
+
+
+@pytest.mark.parametrize(
+    ("environ", "language"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "zh"),
+        ({"LANG": "zh_CN.UTF-8", "LC_ALL": "C"}, "en"),
+        ({"LC_MESSAGES": "zh_TW"}, "zh"),
+        ({}, "en"),
+    ],
+)
+def test_the_locale_decides(environ: dict[str, str], language: str) -> None:
+    assert words.language(environ) == language

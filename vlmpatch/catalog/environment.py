@@ -1,0 +1,78 @@
+"""VLMPATCH_DISABLE, VLMPATCH_STRICT, VLMPATCH_LOG and VLMPATCH_WATCH -> settings.
+
+What cannot be understood is reported and ignored: a typing error in an environment variable never
+ends a training job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from vlmpatch.catalog.model import Problem
+
+LEVELS = ("debug", "info", "warning", "error", "off")
+_TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
+
+
+class Settings(NamedTuple):
+    """What the environment asks for; ``disable`` holds known patch ids only."""
+
+    disable: frozenset[str] = frozenset()
+    strict: bool = False
+    log: str = "warning"
+    watch: bool = False
+    problems: tuple[Problem, ...] = ()
+
+
+def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
+    """Settings from ``environ``.
+
+    Args:
+        environ: the environment variables.
+        known: the ids of the catalog, against which VLMPATCH_DISABLE is checked.
+    """
+    problems: list[Problem] = []
+    return Settings(
+        disable=_disable(environ.get("VLMPATCH_DISABLE", ""), known, problems),
+        strict=_switch("VLMPATCH_STRICT", environ, problems),
+        log=_log(environ.get("VLMPATCH_LOG", "warning"), problems),
+        watch=_switch("VLMPATCH_WATCH", environ, problems),
+        problems=tuple(problems),
+    )
+
+
+def _disable(value: str, known: Collection[str], problems: list[Problem]) -> frozenset[str]:
+    asked = {word for word in value.replace(",", " ").split() if word}
+    if "all" in asked:
+        return frozenset(known)
+    for word in sorted(asked - set(known)):
+        remedy = f"{suggestion(word, known)}`python -m vlmpatch list` prints the ids; `all` means every one"
+        problems.append(Problem("VLMPATCH_DISABLE", f"{word!r} is no patch id", remedy))
+    return frozenset(asked & set(known))
+
+
+def _switch(name: str, environ: Mapping[str, str], problems: list[Problem]) -> bool:
+    value = environ.get(name, "")
+    if value.strip().lower() in _TRUE:
+        return True
+    if value.strip().lower() not in _FALSE:
+        problems.append(Problem(name, f"{value!r} is neither 1 nor 0", "Taken as 0"))
+    return False
+
+
+def _log(value: str, problems: list[Problem]) -> str:
+    level = value.strip().lower()
+    if level in LEVELS:
+        return level
+    what = f"{value!r} is no level"
+    problems.append(Problem("VLMPATCH_LOG", what, f"Taken as warning; one of: {', '.join(LEVELS)}"))
+    return "warning"
+
+
+def suggestion(word: str, known: Collection[str]) -> str:
+    """``Did you mean …? `` when ``word`` is close to a known id, else nothing."""
+    import difflib
+
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""

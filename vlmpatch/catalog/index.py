@@ -1,0 +1,110 @@
+"""compat.toml, compiled: what ``import vlmpatch`` reads instead of parsing TOML.
+
+The index holds every sound entry and the names worth waiting for. A wheel brings it beside its catalog;
+a checkout writes it into ``__pycache__``, as Python does with byte code. It is used only while it was
+made from exactly the catalog that lies there, so nobody has to keep it up to date. This module is on the
+path of ``import vlmpatch``: it imports nothing that an interpreter has not imported by itself.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+
+from vlmpatch.catalog.location import upstreams
+
+TYPE_CHECKING = False  # `typing` takes longer to import than all of this
+if TYPE_CHECKING:
+    from typing import Any
+
+    from vlmpatch.catalog.model import Catalog
+
+FORMAT = 2
+# Imported with every model of ``trust_remote_code``; see ``vlmpatch.imports.remote_code``.
+DOOR = "transformers.dynamic_module_utils"
+
+
+def stamps(path: str) -> dict[str, int]:
+    """When a file last came to or left each folder of patches beside the catalog at ``path``."""
+    beside = os.path.dirname(path)
+    folders = [f"patches/{upstream}" for upstream in upstreams(os.path.join(beside, "patches"))]
+    return {folder: os.stat(f"{beside}/{folder}").st_mtime_ns for folder in folders}
+
+
+def dumps(
+    source: bytes, catalog: Catalog, fields: tuple[str, ...], stamps: dict[str, int] | None = None
+) -> bytes:
+    """The index of ``catalog``.
+
+    Args:
+        source: what ``catalog`` was read from.
+        catalog: the catalog.
+        fields: those of its entries.
+        stamps: of a checkout, whose patch files may move while the catalog stays as it is.
+    """
+    targets = {target for entry in catalog.entries.values() for target in entry.targets} | {DOOR}
+    data = {
+        "format": FORMAT,
+        "source": source,  # compared whole: quicker than any hash, and exact
+        "stamps": stamps or {},
+        "names": frozenset(target for target in targets if "*" not in target),
+        "tops": frozenset(target.partition(".")[0] for target in targets if "*" in target),
+        "fields": fields,
+        "entries": tuple(tuple(entry) for entry in catalog.entries.values()),
+        "modules": catalog.modules,
+    }
+    return marshal.dumps(data, 4)  # what every Python from 3.4 on reads
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """What ``dumps`` made of the catalog at ``path`` as it lies there now, or None."""
+    try:
+        with open(path, "rb") as handle:
+            source = handle.read()
+    except OSError:
+        return None
+    for place in _places(path):
+        try:
+            with open(place, "rb") as handle:
+                data = marshal.loads(handle.read())
+            if data["format"] == FORMAT and data["source"] == source and _unmoved(data["stamps"], path):
+                return dict(data)
+        except Exception:  # no index, or the rest of one that was cut short: the catalog itself is read
+            continue
+    return None
+
+
+def _unmoved(stamps: dict[str, int], path: str) -> bool:
+    beside = os.path.dirname(path)
+    return all(os.stat(f"{beside}/{folder}").st_mtime_ns == stamp for folder, stamp in stamps.items())
+
+
+def write(path: str, compiled: bytes) -> None:
+    """Keep the index of the catalog at ``path`` for the next process, where the folder allows it."""
+    place = _places(path)[1]
+    # Ranks of several machines share the folder, and in containers they often have one process id.
+    draft = f"{place}.{os.getpid()}.{os.urandom(8).hex()}"
+    try:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(draft, "xb") as handle:
+            handle.write(compiled)
+        os.replace(draft, place)  # 64 ranks may start at once; each sees the old one or a whole one
+        _sweep(place)
+    except OSError:
+        return
+
+
+def _sweep(place: str) -> None:
+    """Remove what processes left that were killed while they wrote; an hour old, it is nobody's."""
+    import time
+
+    folder, name = os.path.split(place)
+    for other in os.listdir(folder):
+        path = os.path.join(folder, other)
+        if other.startswith(f"{name}.") and time.time() - os.stat(path).st_mtime > 3600:
+            os.unlink(path)
+
+
+def _places(path: str) -> tuple[str, str]:
+    folder = os.path.dirname(path)
+    return os.path.join(folder, "compat.index"), os.path.join(folder, "__pycache__", "compat.index")

@@ -1,0 +1,1 @@
+"""Is the bug present here?  Versions, then a look at the code itself."""

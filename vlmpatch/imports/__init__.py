@@ -1,0 +1,1 @@
+"""When does a target exist?  Post-import hooks and remote code."""

@@ -1,0 +1,178 @@
+"""What can be done to a foreign object, taken back, and done again: a value, a layer, a hook."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, Protocol
+
+from vlmpatch.journal.locations import chain
+from vlmpatch.journal.overrides import Stacks, Value
+from vlmpatch.journal.wrappers import Foreign, Layers, Wrapper, layers_of, standing
+
+
+class Deed(Protocol):
+    """One thing done to a foreign object."""
+
+    def on(self) -> bool:
+        """Do it, or do it again; False when the object is not what we left any more."""
+
+    def off(self) -> bool:
+        """Take it back; False when somebody else has built on it."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the object still is."""
+
+    @property
+    def value(self) -> Value | None:
+        """What lies at a place because of it."""
+
+
+class Put:
+    """A value put somewhere."""
+
+    def __init__(self, stacks: Stacks, value: Value) -> None:
+        self._stacks = stacks
+        self._value = value
+
+    @property
+    def value(self) -> Value:
+        """See ``Deed.value``."""
+        return self._value
+
+    @property
+    def alive(self) -> bool:
+        """See ``Deed.alive``."""
+        return self.value.place.alive
+
+    def on(self) -> bool:
+        """See ``Deed.on``."""
+        value = self.value
+        if self._stacks.covered(value) or value.place.holds(value.below):
+            self._stacks.put(value)
+        elif value.place.holds(value.value):
+            self._stacks.adopt(value)
+        else:
+            return False
+        return True
+
+    def off(self) -> bool:
+        """See ``Deed.off``."""
+        return _take(self._stacks, self.value)
+
+
+class Layer:
+    """A layer among the layers on one attribute."""
+
+    def __init__(self, stacks: Stacks, layers: Layers, key: Any, wrapper: Wrapper) -> None:
+        self._stacks, self._layers, self._key, self._wrapper = stacks, layers, key, wrapper
+
+    @property
+    def value(self) -> Value:
+        """See ``Deed.value``."""
+        return self._layers.value
+
+    @property
+    def alive(self) -> bool:
+        """See ``Deed.alive``."""
+        return self._layers.value.place.alive
+
+    def on(self) -> bool:
+        """See ``Deed.on``; an attribute that changed meanwhile is wrapped as it now is."""
+        layers, value = self._layers, self._layers.value
+        held = value.place.held()
+        if not value.on and held is value.value:
+            self._stacks.adopt(value)
+        elif not value.on and not any(layers_of(each, layers.journal) is layers for each in chain(held)):
+            if held is not value.below and not self._stacks.covered(value):
+                try:
+                    value.lie_on(held)
+                except (AttributeError, Foreign):
+                    return False
+            self._stacks.put(value)
+        layers.switch(self._key, self._wrapper, True)
+        return True
+
+    def off(self) -> bool:
+        """See ``Deed.off``."""
+        layers, value = self._layers, self._layers.value
+        layers.switch(self._key, self._wrapper, False)
+        if layers.marks:
+            return True
+        if not value.on and value.place.alive and value.place.held() is value.value:
+            self._stacks.adopt(value)  # it was under somebody else's, who has gone
+        return _take(self._stacks, value)
+
+
+def _take(stacks: Stacks, value: Value) -> bool:
+    value.below = standing(value.place, value.below)
+    return stacks.take(value)
+
+
+class Hook:
+    """A function as a module's hook; it does nothing once it is off, in copies of the module as well.
+
+    A pickled module must not need vlmpatch to load: there the hook becomes a method of the standard
+    library that takes anything and does nothing. A process that is being spawned gets the hook itself.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+        self.on = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module calls."""
+        return self._function(*args, **kwargs) if self.on else None
+
+    def __deepcopy__(self, _memo: object) -> Hook:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from contextlib import nullcontext
+
+        context = sys.modules.get("multiprocessing.context")
+        if context is not None and context.get_spawning_popen() is not None:
+            return Hook, (self._function,)
+        return getattr, (nullcontext(), "__exit__")
+
+
+class Hooked:
+    """A hook, registered."""
+
+    def __init__(self, register: Callable[..., Any], hook: Hook, options: dict[str, Any]) -> None:
+        bound = isinstance(register, MethodType)
+        self._register: Callable[[], Any] = weakref.WeakMethod(register) if bound else lambda: register
+        self._hook, self._options = hook, options
+        self._handle: Any = None
+        self.value = None
+
+    @property
+    def alive(self) -> bool:
+        """See ``Deed.alive``."""
+        return self._register() is not None
+
+    def same(self, other: Hooked) -> bool:
+        """Whether both register one function with one object."""
+        mine, others = self._hook.__wrapped__, other._hook.__wrapped__  # type: ignore[attr-defined]
+        return mine is others and self._register() == other._register()
+
+    def on(self) -> bool:
+        """See ``Deed.on``."""
+        register = self._register()
+        if register is None:
+            return False
+        self._handle = register(self._hook, **self._options)
+        self._hook.on = True
+        return True
+
+    def off(self) -> bool:
+        """See ``Deed.off``."""
+        self._hook.on = False
+        if self._handle is not None:
+            self._handle.remove()
+        return True

@@ -1,0 +1,243 @@
+"""What was changed, by whom, in which order.
+
+The journal is the only thing that writes to foreign objects, and the only thing that undoes. A change
+on which somebody else has built since is not torn out from under them: ours is switched off in place
+and the remark says so. Every change can be taken off for a while and put on again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, MutableMapping
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.journal.changes import Deed, Hook, Hooked, Layer, Put
+from vlmpatch.journal.locations import (
+    ABSENT,
+    Attribute,
+    Default,
+    Item,
+    Place,
+    chain,
+    default_of,
+    innermost,
+    path,
+)
+from vlmpatch.journal.overrides import Stacks, Value
+from vlmpatch.journal.wrappers import Foreign, Layers, Wrapper, carried, layers_of
+from vlmpatch.support.locks import Lock
+
+__all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "default_of"]
+
+
+class AlreadyPatched(Exception):
+    """The target carries this patch already, from another copy of vlmpatch in this process."""
+
+
+class Change:
+    """A deed, whose it is, and what it is in words."""
+
+    def __init__(self, patch: str, what: str, deed: Deed) -> None:
+        self.patch, self.what, self.deed = patch, what, deed
+        self.on = True
+
+    def take_off(self) -> str | None:
+        """Take it back; returns a remark where somebody else has built on it."""
+        if not self.on:
+            return None
+        alone = self.deed.off()
+        self.on = False  # last: what is interrupted here is done again
+        if alone:
+            return None
+        state = "switched off in place" if isinstance(self.deed, Layer) else "left"
+        return f"{self.what}: {state}, somebody changed it since"
+
+
+class Journal:
+    """Changes in the order they were made.
+
+    ``lock`` is held through every change; who decides by something that others change holds it too.
+    """
+
+    def __init__(self) -> None:
+        self._changes: list[Change] = []
+        self._stacks = Stacks()
+        self.lock = Lock()
+        self._kept = 64  # changes there were when those of dead objects were last forgotten
+
+    def changes(self, patch: str) -> list[str]:
+        """What ``patch`` has changed so far, in words."""
+        return [change.what for change in self._changes if change.patch == patch and change.on]
+
+    def wrap(self, patch: str, owner: Any, name: str, wrapper: Wrapper) -> None:
+        """Put ``wrapper(original, *args, **kwargs)`` around the function ``owner.name``.
+
+        The layer is a plain function with the original's name and signature, so that it pickles by
+        name, binds as a method and passes identity checks on ``__func__``. To wrap the same function in
+        the same wrapper once more changes nothing.
+
+        Raises:
+            AttributeError: ``owner`` has no such attribute.
+            Foreign: it is no function, or one that does not bind as a method.
+            AlreadyPatched: it carries a layer of this patch from another copy of vlmpatch.
+        """
+        key = (patch, getattr(wrapper, "__code__", wrapper))
+        what = f"wrapped {path(owner, name)}"
+        place = Attribute(owner, name)
+        with self.lock:
+            held = place.held()
+            if carried(held, patch, self):
+                raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
+            layers = self._lying(place, key)
+            if layers is None and self._copied(patch, place, held, key):
+                return
+            if layers is not None and layers.acts(key):
+                return
+            layer = Layer(self._stacks, layers or Layers(self, owner, name), key, wrapper)
+            self._do(Change(patch, what, layer))
+
+    def _lying(self, place: Place, key: Any) -> Layers | None:
+        """Our layers on ``place``: there, or under somebody else's when ``key`` is among them."""
+        held = place.held()
+        for candidate in chain(held):
+            layers = layers_of(candidate, self)
+            if layers is not None and layers.value.place.same(place):
+                return layers if layers.value.value is held or layers.link(key) else None
+        return None
+
+    def _copied(self, patch: str, place: Place, held: Any, key: Any) -> bool:
+        """Whether a class statement copied a function that has this layer: it acts there as well."""
+        layers = layers_of(getattr(held, "__func__", held), self)
+        if layers is None or not layers.acts(key):
+            return False
+        value = Value(place, held, patch)
+        value.below = layers.found.raw
+        self._do(Change(patch, f"found {path(place.owner(), place.name)} wrapped", Put(self._stacks, value)))
+        return True
+
+    def replace(self, patch: str, owner: Any, name: str, value: Any) -> None:
+        """Set ``owner.name`` to ``value``; the attribute may be new.
+
+        An ``owner`` that lives only as long as a run (a trainer, its arguments) is not kept alive.
+        """
+        self._put(patch, Value(Attribute(owner, name), value, patch), f"set {path(owner, name)}")
+
+    @contextlib.contextmanager
+    def swapped(self, patch: str, owner: Any, name: str, value: Any) -> Iterator[None]:
+        """``owner.name`` is ``value`` inside the block, and afterwards what it was before."""
+        what = f"swapped {path(owner, name)}"
+        change = self._put(patch, Value(Attribute(owner, name), value, None), what)
+        try:
+            yield
+        finally:
+            with self.lock:
+                if change in self._changes:
+                    self._changes.remove(change)
+                    change.take_off()
+
+    def set_item(self, patch: str, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
+        """``mapping[key] = value``: an environment variable, an entry of a registry."""
+        self._put(patch, Value(Item(mapping, key), value, patch), f"set item {key!r}")
+
+    def set_default(self, patch: str, function: Callable[..., Any], name: str, value: Any) -> None:
+        """Change the default of parameter ``name`` in the innermost function under ``function``.
+
+        Every holder of the function sees it, whatever decorators lie around it and whoever copied the
+        reference, and a call costs nothing more.
+
+        Raises:
+            TypeError: the innermost callable is no Python function.
+            ValueError: it has no such parameter with a default.
+        """
+        inner = innermost(function)
+        before = default_of(inner, name)
+        if before is ABSENT:
+            raise ValueError(f"{inner.__qualname__} has no parameter {name!r} with a default")
+        what = f"default {name}={value!r} of {inner.__module__}.{inner.__qualname__} (was {before!r})"
+        self._put(patch, Value(Default(inner, name), value, patch), what)
+
+    def hook(
+        self, patch: str, register: Callable[..., Any], function: Callable[..., Any], **kwargs: Any
+    ) -> None:
+        """``register(function, **kwargs)``, whose handle has a ``remove()``: torch's module hooks.
+
+        A model that is pickled goes without the hook. To register the same one again changes nothing.
+        """
+        hooked = Hooked(register, Hook(function), kwargs)
+        with self.lock:
+            present = [change.deed for change in self._changes if change.patch == patch and change.on]
+            if not any(isinstance(deed, Hooked) and deed.same(hooked) for deed in present):
+                self._do(Change(patch, f"hook {function.__qualname__}", hooked))
+
+    def rollback(self, patches: Collection[str]) -> list[str]:
+        """Undo all changes of ``patches``, newest first across them; returns the remarks."""
+        with self.lock:
+            remarks = []
+            for change in [change for change in reversed(self._changes) if change.patch in patches]:
+                remarks.append(change.take_off())
+                self._changes.remove(change)
+        return [remark for remark in remarks if remark]
+
+    def ran_again(self, module: ModuleType) -> None:
+        """``module`` has run its code: what that has overwritten is no change of ours any more."""
+        with self.lock:
+            gone = self._stacks.overwritten(module)
+            gone += [value for value in self._switched_off(module) if not value.rests()]
+            self._changes = [change for change in self._changes if change.deed.value not in gone]
+
+    def _switched_off(self, owner: Any) -> list[Value]:
+        """What lies at none of the places of ``owner`` just now, and would again."""
+        values = [value for change in self._changes if (value := change.deed.value) is not None]
+        return [
+            value
+            for value in values
+            if value.place.owner() is owner and not value.on and not self._stacks.covered(value)
+        ]
+
+    def suspend(self, patch: str) -> None:
+        """Take the changes of ``patch`` off until ``resume``."""
+        with self.lock:
+            for change in reversed(self._changes):
+                if change.patch == patch:
+                    change.take_off()
+
+    def resume(self, patch: str) -> None:
+        """Put the changes of ``patch`` on again, where their objects are as we left them."""
+        with self.lock:
+            for change in [change for change in self._changes if change.patch == patch and not change.on]:
+                change.on = True  # first: what is interrupted here can be taken off
+                if not (change.deed.alive and change.deed.on()):
+                    self._changes.remove(change)
+
+    def _put(self, patch: str, value: Value, what: str) -> Change:
+        with self.lock:
+            present = self._present(patch, value)
+            if present is None:
+                change = Change(patch, what, Put(self._stacks, value))
+                self._do(change)
+                return change
+            change, former = present
+            if former.value is not value.value:
+                self._stacks.change(former, value.value)
+                change.what = what
+            return change
+
+    def _present(self, patch: str, value: Value) -> tuple[Change, Value] | None:
+        """What ``patch`` itself has put at the place of ``value`` before."""
+        for change in reversed(self._changes if value.tag else []):
+            former = change.deed.value if isinstance(change.deed, Put) else None
+            mine = former is not None and former.tag == patch and former.place.same(value.place)
+            if mine and change.on and former is not None:
+                there = former.place.holds(former.value) or self._stacks.covered(former)
+                return (change, former) if there else None
+        return None
+
+    def _do(self, change: Change) -> None:
+        # Recorded first: whatever interrupts what follows, it can be undone.
+        self._changes.append(change)
+        change.deed.on()
+        if len(self._changes) > 2 * self._kept:
+            self._changes = [change for change in self._changes if change.deed.alive]
+            self._stacks.prune()
+            self._kept = max(64, len(self._changes))

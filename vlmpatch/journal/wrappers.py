@@ -1,0 +1,223 @@
+"""Layers around a function: one plain function of ours per attribute, whatever number of patches wrap it.
+
+It looks in one place what to call, so a layer is switched on and off wherever references to the
+function have gone, and layers of several patches go in any order. It is a plain function: torch.compile
+and strict export trace through it, while they see through any object that merely is called like one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ClassMethodDescriptorType, FunctionType
+from typing import Any, NamedTuple
+
+from vlmpatch.journal.locations import ABSENT, Attribute, Place, chain, path
+from vlmpatch.journal.overrides import Value
+
+MARK = "__vlmpatch__"
+Wrapper = Callable[..., Any]
+
+
+class Foreign(TypeError):
+    """What lies there is no function that can be wrapped without changing how it is called."""
+
+
+class Link:
+    """One layer: whose, what, and whether it is on."""
+
+    def __init__(self, key: Any, wrapper: Wrapper) -> None:
+        self.key = key
+        self.wrapper = wrapper
+        self.on = True
+
+
+class Marks(set[str]):
+    """The patches whose layers a function carries, for other copies of vlmpatch to see."""
+
+    layers: Layers
+
+
+class Found(NamedTuple):
+    """What lies at a place, what to call in its stead, and the descriptor our layer must be stored in."""
+
+    raw: Any
+    call: Callable[..., Any]
+    kind: type | None
+
+
+class Layers:
+    """All our layers on ``owner.name``.
+
+    Args:
+        journal: whose layers these are.
+        owner: a module, a class, or any object with the attribute.
+        name: the attribute.
+
+    Raises:
+        AttributeError: there is no such attribute.
+        Foreign: it cannot be wrapped.
+    """
+
+    def __init__(self, journal: object, owner: Any, name: str) -> None:
+        self.journal = journal
+        place = Attribute(owner, name)
+        found = self.found = find(owner, name, getattr(owner, "__dict__", {}).get(name, ABSENT))
+        self._links: list[Link] = []
+        self._original = found.call
+        self._head = [(_through, found.call)]
+        self.function = _dispatching(self._head, found.call)
+        self.marks = Marks()
+        self.marks.layers = self
+        setattr(self.function, MARK, self.marks)
+        # What lies at the place: undone by the stack of values, with what others of ours put there.
+        self.value = Value(
+            place, found.kind(self.function) if found.kind else self.function, MARK, self._rebase
+        )
+
+    def link(self, key: Any) -> Link | None:
+        """The layer of that key, on or off."""
+        return next((link for link in self._links if link.key == key), None)
+
+    def acts(self, key: Any) -> bool:
+        """Whether the layer of that key is there and on."""
+        link = self.link(key)
+        return link is not None and link.on
+
+    def switch(self, key: Any, wrapper: Wrapper, on: bool) -> None:
+        """Switch the layer ``key`` on, where it was or else outermost, or off."""
+        link = self.link(key)
+        if link is None:
+            link = Link(key, wrapper)
+            self._links.append(link)
+        link.wrapper, link.on = wrapper, on
+        self._compose()
+
+    def _rebase(self, raw: Any) -> None:
+        # What we lay on was a value of ours, and has gone.
+        self.found = find(self.value.place.owner(), self.value.place.name, raw)
+        self._original = self.found.call
+        self._compose()
+
+    def _compose(self) -> None:
+        active = [link for link in self._links if link.on]
+        head: tuple[Wrapper, Callable[..., Any]] = (_through, self._original)
+        for link in active:
+            head = (link.wrapper, self._original if head[0] is _through else _linked(*head))
+        self._head[0] = head
+        self.marks.clear()
+        self.marks.update(str(link.key[0]) for link in active)
+
+
+def layers_of(function: Any, journal: object) -> Layers | None:
+    """The layers whose function this very one is, when they are ``journal``'s."""
+    marks = getattr(function, MARK, None)
+    layers = marks.layers if isinstance(marks, Marks) else None
+    return layers if layers and layers.journal is journal and layers.function is function else None
+
+
+def carried(function: Any, patch: str, journal: object) -> bool:
+    """Whether ``function`` or one it wraps has a layer of ``patch`` from anybody but ``journal``."""
+    for candidate in chain(function):
+        marks = getattr(candidate, MARK, None)
+        if isinstance(marks, Marks) and marks.layers.journal is journal:
+            continue
+        if patch == marks or (isinstance(marks, set) and patch in marks):  # 0.1.0 marked with a string
+            return True
+    return False
+
+
+def standing(place: Place, raw: Any) -> Any:
+    """``raw``, or what lies under it where it is a layer on ``place`` that another copy has switched off.
+
+    The other copy could not take it away while ours lay on top, and has forgotten it.
+    """
+    for _ in range(100):
+        function = getattr(raw, "__func__", raw)
+        marks = getattr(function, MARK, None)
+        layers = getattr(marks, "layers", None)
+        if marks or layers is None or layers.function is not function or not layers.value.place.same(place):
+            break
+        raw = layers.value.below
+    return raw
+
+
+def find(owner: Any, name: str, own: Any) -> Found:
+    """What is called as ``owner.name`` when the owner itself holds ``own``, or nothing (``ABSENT``).
+
+    What a class inherits is reached through ``super()`` at each call, as a method written into the class
+    would do it: its parents, and other bases of its subclasses, stay in the chain.
+    """
+    raw = _looked_up(owner, name) if own is ABSENT else own
+    method = isinstance(raw, (staticmethod, classmethod))
+    if isinstance(raw, type) or not (callable(raw) or method):
+        raise Foreign(f"{path(owner, name)} is {type(raw).__name__}, not a function")
+    if not isinstance(owner, type):
+        return Found(raw, raw, None)
+    # isinstance and not type(): a neighbour's wrapper (wrapt's) says of itself what it wraps.
+    kind = next((kind for kind in (staticmethod, classmethod) if isinstance(raw, kind)), None)
+    kind = classmethod if isinstance(raw, ClassMethodDescriptorType) else kind
+    if own is ABSENT:
+        return Found(raw, _inherited(owner, name, raw, kind), kind)
+    plain = raw.__func__ if type(raw) in (staticmethod, classmethod) else raw
+    if type(plain) is FunctionType:
+        return Found(raw, plain, kind)
+    if not hasattr(type(raw), "__get__") or isinstance(raw, functools.partial):
+        # A partial (whose __get__ does nothing but warn, from Python 3.13 on), a builtin, a mock: it is
+        # called without self, which no patch expects of a method.
+        raise Foreign(f"{path(owner, name)} is {type(raw).__name__}, which does not bind as a method")
+    return Found(raw, _bound(owner, raw, kind), kind)
+
+
+def _looked_up(owner: Any, name: str) -> Any:
+    for cls in getattr(owner, "__mro__", ())[1:]:
+        if name in vars(cls):
+            return vars(cls)[name]
+    return getattr(owner, name)
+
+
+def _through(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **kwargs)
+
+
+def _dispatching(head: list[tuple[Wrapper, Callable[..., Any]]], original: Any) -> FunctionType:
+    @functools.wraps(original)
+    def layer(*args: Any, **kwargs: Any) -> Any:
+        wrapper, below = head[0]
+        return wrapper(below, *args, **kwargs)
+
+    assert isinstance(layer, FunctionType)
+    return layer
+
+
+def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(below)
+    def link(*args: Any, **kwargs: Any) -> Any:
+        return wrapper(below, *args, **kwargs)
+
+    return link
+
+
+def _bound(owner: type, raw: Any, kind: type | None) -> Callable[..., Any]:
+    """A neighbour's descriptor, called as attribute access would call it."""
+
+    def static(*args: Any, **kwargs: Any) -> Any:
+        return raw.__get__(None, owner)(*args, **kwargs)
+
+    def of_class(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        return raw.__get__(None, cls)(*args, **kwargs)
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return raw.__get__(self, type(self))(*args, **kwargs)
+
+    return functools.wraps(raw)(static if kind is staticmethod else of_class if kind else method)
+
+
+def _inherited(owner: type, name: str, raw: Any, kind: type | None) -> Callable[..., Any]:
+    def static(*args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, owner), name)(*args, **kwargs)
+
+    def inherited(bound: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(owner, bound), name)(*args, **kwargs)
+
+    return functools.wraps(getattr(raw, "__func__", raw))(static if kind is staticmethod else inherited)

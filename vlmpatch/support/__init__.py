@@ -1,0 +1,1 @@
+"""What every other package uses: words to the user, locks that survive a fork."""

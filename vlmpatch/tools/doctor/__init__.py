@@ -1,0 +1,1 @@
+"""``doctor``: what is installed here, what would be patched, and what stands in the way."""

@@ -1,0 +1,367 @@
+"""``python -m vlmpatch doctor``: what stands in the way here, what would be done, and why.
+
+Static: the targets' sources are read where they lie, and nothing that is patched is imported. So the
+verdict takes a fraction of a second, and "applied" is never said; that word belongs to the process
+that trains (``vlmpatch.status()`` there, or VLMPATCH_LOG=info).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from vlmpatch import __version__
+from vlmpatch.catalog import environment
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Catalog, Entry, Problem, State, Status
+from vlmpatch.catalog.read import read
+from vlmpatch.engine import apply, engine
+from vlmpatch.gate.source import NoSource, Unrecognised, locate, of_file
+from vlmpatch.gate.verdict import by_code, by_version, ranges, unseen
+from vlmpatch.tools.doctor import installation, remote, verified
+from vlmpatch.tools.doctor.packages import Package, elsewhere, package
+from vlmpatch.tools.explain import failures
+from vlmpatch.tools.findings import Finding, ordered, redacted
+from vlmpatch.tools.lint.launch_config import Setup, from_command, from_file
+from vlmpatch.tools.lint.model import read as read_model
+from vlmpatch.tools.lint.rules import Around, ended, inside, lint
+from vlmpatch.tools.view.language import Words
+from vlmpatch.tools.view.page import Page
+
+SCHEMA = 1  # of --json
+_PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
+_LAUNCH = (
+    "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "PYTHONPATH",
+    "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG",
+    "HF_HUB_OFFLINE",
+)  # fmt: skip
+
+
+class Asked(NamedTuple):
+    """What doctor is asked to look at besides the environment."""
+
+    model: str = ""
+    ds_config: str = ""
+    command: str = ""
+
+
+class Findings(NamedTuple):
+    """All that doctor knows; every view is made from it alone."""
+
+    packages: dict[str, Package]
+    patches: tuple[Status, ...]
+    findings: tuple[Finding, ...]
+    environment: dict[str, str]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing that is needed is out of reach; the exit code says the same."""
+        return not any(finding.severity == "error" for finding in self.findings)
+
+    @property
+    def spotless(self) -> bool:
+        """Whether there is nothing to warn of either; the exit code under ``--strict``."""
+        return all(finding.severity == "note" for finding in self.findings)
+
+
+def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Words | None = None) -> Findings:
+    """Look at this environment.
+
+    Args:
+        catalog: what is known; the installed ``compat.toml`` when not given.
+        asked: a model, a configuration, a launch line to look at too.
+        say: the language of the findings.
+    """
+    catalog, asked, say = catalog or read(default_path()), asked or Asked(), say or Words("en")
+    chosen = environment.read(os.environ, catalog.entries)
+    others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
+    packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
+    known = {name: found.version for name, found in packages.items()}
+    # By target: a target that several patches look at is parsed once.
+    by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
+    forecasts = {e.id: _with_record(_forecast(e, catalog, chosen), e, known) for e in by_target}
+    patches = tuple(forecasts[id_] for id_ in catalog.entries)
+    around = Around(None, known, _armed(catalog, patches), say)
+    broken = [*catalog.problems, *failures.read(catalog.path).problems, *ranges(catalog)]
+    findings = [
+        *_python(packages, say),
+        *_unhad(patches, say),
+        *_problems(broken, "D02", "error", say),
+        *_problems(chosen.problems, "D03", "warning", say),
+        *_copies(packages, say),
+        *_altered(installation.compare(), say),
+        *_remote(remote.cache(os.environ), around, "D06"),
+        *_launch(asked, around),
+    ]
+    launched = {name: os.environ[name] for name in sorted(os.environ) if _tells(name)}
+    return Findings(packages, patches, tuple(ordered(findings)), launched)
+
+
+def _tells(name: str) -> bool:
+    return name in _LAUNCH or name.startswith("VLMPATCH_")
+
+
+def _forecast(entry: Entry, catalog: Catalog, asked: environment.Settings) -> Status:
+    if entry.id in asked.disable:
+        return Status(entry.id, State.OFF, "VLMPATCH_DISABLE names it")
+    try:
+        verdict = by_version(entry, catalog.modules)
+        if not verdict.needed:
+            return Status(entry.id, State.NOT_NEEDED, verdict.reason)
+        patch_file = apply.load(entry)
+        outcomes = [
+            _look(entry, patch_file, target, verdict.reason, catalog.modules) for target in entry.targets
+        ]
+    except Exception as error:
+        return Status(entry.id, State.FAILED, f"{type(error).__name__}: {error}")
+    return min(outcomes, key=lambda status: engine.WEIGHT.index(status.state))
+
+
+def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
+    if status.state is not State.ARMED:
+        return status
+    installation = verified.sentence(entry, verified.stacks().get(entry.id, []), installed)
+    return status._replace(reason=f"{status.reason}; {installation}")
+
+
+def _look(
+    entry: Entry, patch_file: object, target: str, installed: str, modules: Mapping[str, str]
+) -> Status:
+    if "*" in target:
+        return Status(entry.id, State.ARMED, f"{installed}; decided when a model's {target} is loaded")
+    path = locate(target)
+    if path is None:
+        return Status(entry.id, State.NOT_NEEDED, f"no module {target} can be imported from here")
+    try:
+        verdict = by_code(patch_file, of_file(target, path))
+    except NoSource as absent:
+        return unseen(entry, target, modules, absent)
+    except Unrecognised as difference:
+        return Status(entry.id, State.CONFLICT, f"{difference}; it will stay off")
+    if not verdict.needed:
+        return Status(entry.id, State.NOT_NEEDED, verdict.reason)
+    return Status(entry.id, State.ARMED, f"{installed}; will be applied when {target} is imported")
+
+
+def _python(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
+    if packages["torch"].version is not None:
+        return
+    title = say("There is no torch here: this is probably the wrong Python.")
+    near = elsewhere(os.environ)
+    fix = (
+        f"{near[0]} -m vlmpatch doctor"
+        if near
+        else say("activate the environment you train in, then run this again")
+    )
+    yield Finding("D01", "error", title, sys.executable, fix)
+
+
+def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
+    for status in patches:
+        if status.state in (State.FAILED, State.CONFLICT):
+            title = say("{id} is needed here and cannot be had.", id=status.id)
+            link = f"python -m vlmpatch explain {status.id}"
+            yield Finding("D04", "error", title, status.reason, say("upgrade vlmpatch, or report this"), link)
+
+
+def _problems(problems: Iterable[Problem], kind: str, severity: str, say: Words) -> Iterator[Finding]:
+    for problem in problems:
+        title = say("This setting is not understood.")
+        yield Finding(kind, severity, title, f"{problem.where}: {problem.what}", problem.remedy)
+
+
+def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
+    for name, found in packages.items():
+        if found.remark:
+            title = say("The version of {name} is in doubt.", name=name)
+            fix = f"pip install --force-reinstall --no-deps {name}"
+            yield Finding("D05", "warning", title, found.remark, fix)
+        if found.others:
+            title = say("There are several copies of {name}; the first is used.", name=name)
+            yield Finding("D09", "warning", title, f"{found.folder}, {', '.join(found.others)}", "")
+
+
+def _altered(files: installation.Comparison, say: Words) -> Iterator[Finding]:
+    if not files.sound:
+        title = say("Files of vlmpatch are not as they were installed.")
+        fix = "pip install --force-reinstall --no-deps vlmpatch"
+        yield Finding("D10", "error", title, files.sentence(), fix)
+
+
+def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
+    say = around.say
+    titles = {
+        "old-format": say(
+            "A model's own code has checkpointing in the format from before transformers 4.35."
+        ),
+        "reentrant-by-default": say("A model's own code calls checkpoint() without use_reentrant."),
+        "says-reentrant": say("A model's own code says use_reentrant=True."),
+        "writes-into-embeddings": say("A model's own code writes image features into the embeddings."),
+        "no-post-init": say("A model's own code never calls post_init(), which transformers 5 needs."),
+    }
+    failures_ = {"writes-into-embeddings": "F13", "says-reentrant": "F22", "no-post-init": "D"}
+    for path in remote.files(folder):
+        for trait in remote.traits(path):
+            if trait.name == "no-post-init" and not inside(around, "transformers", ">=5.0.0.dev0"):
+                continue
+            failure = failures_.get(trait.name, "F6")
+            link = f"python -m vlmpatch explain {failure}"
+            yield Finding(
+                kind, "note", titles[trait.name], f"{path}:{trait.line}", ended(around, failure, ""), link
+            )
+
+
+def _launch(asked: Asked, around: Around) -> Iterator[Finding]:
+    say, model = around.say, read_model(asked.model) if asked.model else None
+    if isinstance(model, str):
+        yield Finding("D07", "error", say("The model cannot be read."), model)
+        model = None
+    if model and model.remote:
+        yield from _remote(model.folder, around, "D08")
+    setup = Setup()
+    if asked.command:
+        from_command(asked.command, say("the command"), setup)
+    if asked.ds_config:
+        from_file(asked.ds_config, setup)
+        setup.say("deepspeed", asked.ds_config, "--ds-config")
+    if asked.command or asked.ds_config or model:
+        yield from lint(setup, around._replace(model=model))
+
+
+def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:
+    acting = [status.id for status in patches if status.state is State.ARMED]
+    return frozenset(failure for id_ in acting for failure in catalog.entries[id_].failures)
+
+
+def page(findings: Findings, say: Words, everything: bool = False) -> Page:
+    """The findings for a person: what matters first, what needs nothing last and folded."""
+    made = Page()
+    acting = [status for status in findings.patches if status.state is State.ARMED]
+    idle = [status for status in findings.patches if status.state in (State.NOT_NEEDED, State.OFF)]
+    made.add(_summary(findings, len(acting), say), "good" if findings.sound else "bad")
+    for finding in findings.findings:
+        made.add()
+        style = {"error": "bad", "warning": "warn"}.get(finding.severity, "head")
+        made.add(f"{finding.code} {say(finding.severity)}: {finding.title}", style)
+        if finding.evidence:
+            made.add(finding.evidence, label="  " + say("Seen"))
+        if finding.fix:
+            made.code(finding.fix, "  " + say("Do this"))
+        if finding.link:
+            made.code(finding.link, "  " + say("More"))
+    made.add()
+    made.add(say("Packages, in {folder}", folder=_library()), "head")
+    for name, found in findings.packages.items():
+        if found.version is not None or name in ("torch", "transformers"):
+            made.add(_where(found, say), "" if found.version else "warn", f"  {name}")
+    if findings.environment:
+        made.add()
+        made.add(say("Launch environment"), "head")
+        for name, value in findings.environment.items():
+            made.add(value[:120], label=f"  {name}")
+    if acting:
+        made.add()
+        made.add(say("Patches that will act here"), "head")
+        for status in acting:
+            installation = status.reason if everything else status.reason.rpartition("; ")[2]
+            made.add(f"  {status.id}: {installation}")
+    made.add()
+    if everything:
+        made.add(say("Patches that have nothing to do here"), "head")
+        for status in idle:
+            made.add(f"  {status.id}: {status.reason}", "dim")
+    elif idle:
+        made.add(say("{count} patches have nothing to do here; --all lists them.", count=len(idle)), "dim")
+    return made
+
+
+def _where(found: Package, say: Words) -> str:
+    if found.version is None:
+        return say("not installed")
+    marks = [say("editable")] if found.editable else []
+    usual = os.path.dirname(found.folder or "") == _library()
+    return " ".join([found.version, *marks, *([] if usual else [found.folder or ""])]).rstrip()
+
+
+def _library() -> str:
+    return sysconfig.get_path("purelib")
+
+
+def _summary(findings: Findings, acting: int, say: Words) -> str:
+    kinds = [finding.severity for finding in findings.findings]
+    return f"vlmpatch {__version__}, Python {platform.python_version()}: " + say(
+        "{acting} patches will act; {errors} error(s), {warnings} warning(s)",
+        acting=acting,
+        errors=kinds.count("error"),
+        warnings=kinds.count("warning"),
+    )
+
+
+def data(findings: Findings) -> dict[str, Any]:
+    """The findings for ``--json``."""
+    return {
+        "schema": SCHEMA,
+        "vlmpatch": __version__,
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "sound": findings.sound,
+        "findings": [finding._asdict() for finding in findings.findings],
+        "packages": {name: found._asdict() for name, found in findings.packages.items()},
+        "patches": [
+            {"id": status.id, "state": status.state.value, "reason": status.reason}
+            for status in findings.patches
+        ],
+        "environment": findings.environment,
+    }
+
+
+def markdown(findings: Findings, say: Words) -> str:
+    """The findings for an issue; what is shown of a path is its end."""
+    lines = ["### vlmpatch doctor", ""]
+    acting = [status for status in findings.patches if status.state is State.ARMED]
+    lines += [_summary(findings, len(acting), say), ""]
+    for finding in findings.findings:
+        lines.append(f"- **{finding.code} {finding.severity}** {finding.title}")
+        lines += [f"  - `{part}`" for part in (finding.evidence, finding.fix) if part]
+    lines += ["", "| package | version | where |", "|---|---|---|"]
+    lines += [
+        f"| {name} | {found.version} | {found.folder or ''} |"
+        for name, found in findings.packages.items()
+        if found.version
+    ]
+    lines += ["", "<details><summary>patches</summary>", ""]
+    lines += [f"- `{status.id}` {status.state.value}: {status.reason}" for status in findings.patches]
+    return redacted("\n".join([*lines, "", "</details>"]))
+
+
+def digest(findings: Findings) -> str:
+    """One line that is equal on nodes that would train alike."""
+    versions = [f"{name}={found.version}" for name, found in findings.packages.items() if found.version]
+    parts = [f"vlmpatch={__version__}", f"python={platform.python_version()}", *versions]
+    states = [f"{status.id}={status.state.value}" for status in findings.patches]
+    sum_ = hashlib.sha256("\n".join([*parts, *states]).encode()).hexdigest()[:12]
+    return f"{sum_} {' '.join(parts)}"
+
+
+def doctor(catalog: Catalog, asked: Asked, say: Words, view: str = "text", strict: bool = False) -> int:
+    """Print one view: ``text``, ``all``, ``json``, ``markdown`` or ``digest``.
+
+    Returns:
+        0 when every patch that is needed can be had, else 1; ``strict`` counts warnings too.
+    """
+    findings = examine(catalog, asked, say)
+    if view == "json":
+        print(json.dumps(data(findings), ensure_ascii=False, indent=2))
+    elif view == "markdown":
+        print(markdown(findings, say))
+    elif view == "digest":
+        print(digest(findings))
+    else:
+        page(findings, say, view == "all").show(sys.stdout)
+    return 0 if findings.sound and (findings.spotless or not strict) else 1

@@ -1,0 +1,1 @@
+"""``explain``: from a log to the failure it shows."""

@@ -1,0 +1,200 @@
+"""A log -> the one failure it shows, or the first error that is none of ours.
+
+Of everything that matches, the first real cause is the answer: what ranks print once another has failed
+(an echo) counts only where no error is left to explain it, a warning only where nothing failed at all.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import BinaryIO, NamedTuple
+
+from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
+from vlmpatch.tools.explain.logs import ENDS, Message, Reader, occurring
+from vlmpatch.tools.explain.symptoms import Pattern, squeeze
+
+KEPT = 32  # of each kind of finding; the first ones are what counts
+TEXT = 8000  # characters of a message that are kept
+ALIKE = 3  # messages that differ in numbers only are looked at this often
+DECISIVE = 400  # characters of an exception that say what it is
+SHAPES = 20_000
+GONE_ON = 2  # steps reported after an exception: somebody has caught it
+_OWN_TRACES = ("vlmpatch [", "vlmpatch INFO", "vlmpatch DEBUG", "/vlmpatch/", "-m vlmpatch run")
+# Where a rank waited, as squeezed: the number of the collective, then what it is.
+_COLLECTIVE = re.compile(r"worknccl\(seqnum=(\d{1,18}),(optype=\w{1,40}(?:,numelin=\d{1,18})?)")
+# As people retype it: `ALLREDUCE SeqNum=4176 NumelIn=1`.
+_RETYPED = re.compile(r"(?<!optype=)(?:allreduce|allgather|broadcast)seqnum=(\d{1,18}),?(numelin=\d{1,18})")
+COLLECTIVES = 4096
+_DIGITS = str.maketrans("", "", "0123456789")
+_NAMES = "pytorch|torch|transformers|deepspeed|peft|accelerate|trl|ms-swift|axolotl|llamafactory|vlmpatch"
+_VERSION = re.compile(
+    rf"(?<![\w/-])({_NAMES})(?![\w/])[`\"']?(?: info| version)?(?: ?\(GPU\?\))?[`\"']?"
+    r"(?:==|: version=|[:=@ -]) {0,8}[`\"'v]{0,2}(\d{1,4}\.\d{1,4}(?:\.\w{1,12}){0,3}(?:\+\w{1,16})?)",
+    re.IGNORECASE,
+)
+
+
+class Hit(NamedTuple):
+    """A symptom, and the message that shows it."""
+
+    failure: Failure
+    symptom: Symptom
+    message: Message
+
+
+class Diagnosis(NamedTuple):
+    """What a log shows.
+
+    ``hit`` is the answer; without one, ``first`` is the first exception nobody caught. ``ranks`` are those
+    that show the same, ``versions`` what the log says is installed, ``active`` whether vlmpatch left a trace.
+    ``perhaps`` is a failure that prints ``first`` too, where nothing tells whether this is one.
+    """
+
+    hit: Hit | None
+    first: Message | None
+    ranks: tuple[str, ...]
+    versions: dict[str, str]
+    active: bool
+    perhaps: Failure | None = None
+
+
+class _Findings:
+    def __init__(self, failures: Failures) -> None:
+        self.symptoms = [(failure, each) for failure in failures.known.values() for each in failure.symptoms]
+        self.hits: list[Hit] = []
+        self.counts: dict[int, int] = {}
+        self.errors: list[Message] = []
+        self.ranks: dict[str, set[str]] = {}
+        self.versions: dict[str, str] = {}
+        self.shapes: dict[int, int] = {}
+        self.active = False
+        self.collectives: dict[str, str] = {}
+        self.differ = False  # ranks wait in different collectives of one number
+
+    def take(self, message: Message) -> None:
+        squeezed = squeeze(message.text)
+        self._compare(squeezed)
+        shape = hash(squeezed.translate(_DIGITS))
+        seen = self.shapes.get(shape, 0)
+        if seen >= ALIKE:
+            return
+        if len(self.shapes) < SHAPES:
+            self.shapes[shape] = seen + 1
+        self._versions(message.text)
+        self.active = self.active or any(trace in message.text for trace in _OWN_TRACES)
+        own = squeezed.startswith("vlmpatch[")
+        message = message._replace(text=message.text[-TEXT:])
+        for number, (failure, symptom) in enumerate(self.symptoms):
+            if symptom.own == own and symptom.fits(squeezed) and _decides(symptom, message):
+                self.ranks.setdefault(failure.id, set()).add(message.source)
+                if self.counts.setdefault(number, 0) < KEPT:
+                    self.counts[number] += 1
+                    self.hits.append(Hit(failure, symptom, message))
+        if message.error:
+            self.errors.append(message)
+            if len(self.errors) > KEPT:
+                del self.errors[KEPT // 2]
+
+    def _compare(self, squeezed: str) -> None:
+        for match in (*_COLLECTIVE.finditer(squeezed), *_RETYPED.finditer(squeezed)):
+            if len(self.collectives) < COLLECTIVES:
+                self.differ = self.differ or self.collectives.setdefault(match[1], match[2]) != match[2]
+
+    def _versions(self, text: str) -> None:
+        for match in _VERSION.finditer(text):
+            name = match[1].lower()
+            self.versions.setdefault("torch" if name == "pytorch" else name, match[2].rstrip("."))
+
+
+def diagnose(
+    stream: BinaryIO, failures: Failures, progress: Callable[[int], None] | None = None
+) -> Diagnosis:
+    """Read the log ``stream`` and say what it shows.
+
+    Args:
+        stream: the log, read once from where it stands.
+        failures: what is known.
+        progress: told now and then how many bytes have been read.
+    """
+    findings = _Findings(failures)
+    asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
+    if stream.seekable():
+        reader = Reader(findings.take)
+        reader.read(stream, progress)
+        if not findings.errors and not findings.hits and reader.size > 2 * ENDS:
+            stream.seek(0)
+            Reader(findings.take, _words(findings.symptoms)).read(stream, progress)
+        asked = {fact for hit in findings.hits for fact in (*hit.symptom.seen, *hit.symptom.unseen)}
+        seen = occurring(stream, [fact.encode() for fact in asked]) if asked else set()
+    else:
+        reader = Reader(findings.take, _words(findings.symptoms), [fact.encode() for fact in asked])
+        reader.read(stream, progress)
+        seen = {fact for fact, there in reader.facts.items() if there}
+    return _conclude(findings, {fact.decode() for fact in seen}, reader.steps)
+
+
+def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
+    def caught(message: Message) -> bool:
+        return steps - message.steps >= GONE_ON
+
+    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
+    hits = [hit for hit in hits if findings.differ or not hit.symptom.ranks]
+    hits = [hit for hit in hits if not (hit.failure.foreign and caught(hit.message))]
+    known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
+    unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
+    hit, first = _choose(hits, unknown)
+    ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
+    own = (each.failure for each in hits if each.symptom.kind == "perhaps" and each.message is first)
+    perhaps = None if hit else next(own, None)
+    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps)
+
+
+def _decides(symptom: Symptom, message: Message) -> bool:
+    """Whether an echo is what the exception of ``message`` says, not a line that happened to follow it."""
+    if symptom.kind != "echo" or not message.error:
+        return True
+    said = squeeze(message.text[message.text.rfind(message.line) :][:DECISIVE])
+    return any(each.within(said) for each in (*symptom.every, *symptom.some))
+
+
+def _borne_out(symptom: Symptom, seen: set[str]) -> bool:
+    return (not symptom.seen or not seen.isdisjoint(symptom.seen)) and seen.isdisjoint(symptom.unseen)
+
+
+def _choose(hits: list[Hit], unknown: list[Message]) -> tuple[Hit | None, Message | None]:
+    def first(kind: str, foreign: bool) -> Hit | None:
+        those = [hit for hit in hits if hit.symptom.kind == kind and hit.failure.foreign is foreign]
+        # Of two symptoms in one message the one that names its patches says more.
+        return min(those, key=lambda hit: (hit.message.at, not hit.symptom.patches), default=None)
+
+    if ours := first("error", False):
+        return ours, ours.message
+    theirs, message = first("error", True), min(unknown, key=lambda message: message.at, default=None)
+    if theirs and (message is None or theirs.message.at <= message.at):
+        return theirs, theirs.message
+    if message:
+        return None, message
+    left = first("echo", False) or first("echo", True) or first("hint", False)
+    return left, left.message if left else None
+
+
+def _words(symptoms: list[tuple[Failure, Symptom]]) -> list[bytes]:
+    """What the reader must not pass over: of each symptom a word as it is printed."""
+    return sorted({word for _, symptom in symptoms for word in symptom.words})
+
+
+def shown(message: Message, pattern: Pattern | None = None) -> str:
+    """The line of ``message`` to quote: where ``pattern`` begins, else the decisive one; safe to print."""
+    line = message.line
+    if pattern is not None and not pattern.within(squeeze(line)):
+        begins = pattern.head[:12]
+        line = next((each for each in message.text.split("\n") if begins in squeeze(each)), line)
+    return printable(line)
+
+
+def printable(text: str, length: int = 240) -> str:
+    """``text`` on one line, without anything a terminal would act on, cut at ``length``."""
+    kept = "".join(sign if sign.isprintable() else " " for sign in text[: 4 * length])
+    kept = " ".join(kept.split())
+    return kept if len(kept) <= length else kept[: length - 1] + "…"

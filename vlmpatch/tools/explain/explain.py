@@ -1,0 +1,336 @@
+"""``python -m vlmpatch explain``: a patch, a failure, or a log, to words."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, NamedTuple
+
+from vlmpatch.catalog.environment import suggestion
+from vlmpatch.catalog.location import patch_path
+from vlmpatch.catalog.model import Catalog, Entry
+from vlmpatch.gate import versions
+from vlmpatch.tools.explain import failures
+from vlmpatch.tools.explain.diagnose import Diagnosis, Hit, diagnose, printable, shown
+from vlmpatch.tools.explain.symptoms import squeeze
+from vlmpatch.tools.view.language import Words
+from vlmpatch.tools.view.page import Page
+
+SCHEMA = 1  # of --json
+LARGE = 64 << 20  # from here on progress is shown
+LOGS = (".log", ".txt", ".out", ".err")  # what a folder of logs holds
+MOST = 1024
+_EVERYWHERE = ("torch", "transformers", "deepspeed", "peft", "accelerate")
+
+
+class Applies(NamedTuple):
+    """Whether a patch is for the versions of a log: ``applies``, ``not here`` or ``perhaps``."""
+
+    id: str
+    verdict: str
+    reason: str
+
+
+def applies(entry: Entry, seen: Mapping[str, str], modules: Mapping[str, str], say: Words) -> Applies:
+    """Hold the ranges of ``entry`` against the versions ``seen`` in a log, or those installed here."""
+    reasons, verdict = [], "applies"
+    for name, specifier in entry.requires.items():
+        version, origin = seen.get(name), say("from the log")
+        if version is None:
+            version = versions.installed(name, modules.get(name, name)).version
+            origin = say("in this environment")
+        if version is None and name not in _EVERYWHERE:
+            reason = say("nothing of {name} shows in the log, and it is not installed here", name=name)
+            return Applies(entry.id, "not here", reason)
+        if version is None:
+            verdict = "perhaps"
+            reasons.append(f"{name} {specifier}")
+            continue
+        try:
+            inside = versions.satisfies(version, specifier)
+        except ValueError:
+            verdict = "perhaps"
+            reasons.append(f"{name} {specifier}")
+            continue
+        if not inside:
+            return Applies(entry.id, "not here", f"{name} {version} ({origin}), {specifier}")
+        reasons.append(f"{name} {version} ({origin})")
+    return Applies(entry.id, verdict, ", ".join(reasons))
+
+
+class Answer(NamedTuple):
+    """A diagnosis, and what follows from it: ``why`` in both languages, ``file`` where there were several."""
+
+    diagnosis: Diagnosis
+    patches: tuple[Applies, ...]
+    why: tuple[str, str] = ("", "")
+    file: str = ""
+
+    @property
+    def ours(self) -> Hit | None:
+        """The failure, if it is one that vlmpatch is about."""
+        hit = self.diagnosis.hit
+        return hit if hit and not hit.failure.foreign else None
+
+
+def answer(stream: BinaryIO, catalog: Catalog, say: Words, progress: Callable[[int], None] | None) -> Answer:
+    """Read a log and answer with one failure, and which of its patches are for those versions."""
+    diagnosis = diagnose(stream, failures.read(catalog.path), progress)
+    if diagnosis.hit is None or diagnosis.hit.failure.foreign:
+        return Answer(diagnosis, ())
+    entries = diagnosis.hit.failure.patches(catalog, diagnosis.hit.symptom)
+    order = ("applies", "perhaps", "not here")
+    found = [applies(entry, diagnosis.versions, catalog.modules, say) for entry in entries]
+    why = diagnosis.hit.failure.cause
+    if diagnosis.hit.symptom.patches and entries:
+        why = entries[0].summary, entries[0].summary_zh  # says more than what many have in common
+    return Answer(diagnosis, tuple(sorted(found, key=lambda each: order.index(each.verdict))), why)
+
+
+def data(given: Answer, say: Words) -> dict[str, Any]:
+    """The answer for ``--json``."""
+    hit, first = given.ours, given.diagnosis.first
+    foreign = given.diagnosis.hit if hit is None else None
+    return {
+        "schema": SCHEMA,
+        "failure": hit.failure.id if hit else None,
+        "title": say.pick(hit.failure.title) if hit else None,
+        "cause": say.pick(given.why) if hit else None,
+        "kind": hit.symptom.kind if hit else None,
+        "instead": foreign.failure.id if foreign else None,
+        "perhaps": given.diagnosis.perhaps.id if given.diagnosis.perhaps else None,
+        "seen": _seen(given) if first else None,
+        "line": first.at if first else None,
+        "file": given.file or None,
+        "ranks": list(given.diagnosis.ranks),
+        "versions": given.diagnosis.versions,
+        "active": given.diagnosis.active,
+        "patches": [each._asdict() for each in given.patches],
+        "do": _advice(given, say) if hit or foreign else [],
+    }
+
+
+def _seen(given: Answer) -> str:
+    hit, first = given.diagnosis.hit, given.diagnosis.first
+    if hit:
+        there = [
+            each for each in (*hit.symptom.every, *hit.symptom.some) if each.within(squeeze(hit.message.text))
+        ]
+        return shown(hit.message, max(there, key=lambda each: len(each.head), default=None))
+    return shown(first) if first else ""
+
+
+def _place(given: Answer, line: int, say: Words) -> str:
+    place = say("line {line}", line=line)
+    return f"{printable(given.file, 100)}, {place}" if given.file else place
+
+
+def _advice(given: Answer, say: Words) -> list[str]:
+    """The lines to add or change, the best first."""
+    assert given.diagnosis.hit is not None
+    lines = list(given.diagnosis.hit.failure.advice[say.language == "zh"])
+    if given.diagnosis.active or not any(each.verdict != "not here" for each in given.patches):
+        return lines
+    return [
+        f"import vlmpatch  # {say('first line of the script')}",
+        f"python -m vlmpatch run {say('your command')} …",
+    ]
+
+
+def page(given: Answer, say: Words) -> Page:
+    """The answer for a person."""
+    made = Page()
+    hit = given.ours
+    if hit is None:
+        _elsewhere(made, given, say)
+        return made
+    made.add(f"{hit.failure.id} · {say.pick(hit.failure.title)}", "head")
+    made.add()
+    where = _place(given, hit.message.at, say)
+    ranks = given.diagnosis.ranks
+    if ranks:
+        where += ", " + printable(", ".join(ranks[:4]) + (" …" if len(ranks) > 4 else ""), 60)
+    made.add(f"{_seen(given)} ({where})", label=say("Seen"))
+    if hit.symptom.kind == "hint":
+        made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
+    elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
+        made.add("\t" + say(_MESSAGE_ONLY))
+    made.add(say.pick(given.why), label=say("Why"))
+    _patches(made, given, say)
+    made.add(say(_trace(given)), label="vlmpatch")
+    for number, line in enumerate(_advice(given, say)):
+        made.code(line, say("Do this") if number == 0 else say("or"))
+    made.code(f"python -m vlmpatch explain {hit.failure.id}", say("More"))
+    return made
+
+
+def _trace(given: Answer) -> str:
+    """Whether vlmpatch was active in that run."""
+    if not given.diagnosis.active:
+        return _NO_TRACE
+    expected = any(each.verdict != "not here" for each in given.patches)
+    return _STILL if expected else "It was active in that run."
+
+
+def _patches(made: Page, given: Answer, say: Words) -> None:
+    """Which patches are for those versions; the others folded, unless there are no such."""
+    label = say("Patches")
+    useful = [each for each in given.patches if each.verdict != "not here"]
+    for each in useful or given.patches:
+        made.add(f"{each.id}: {say(each.verdict)} ({each.reason})", _style(each), label)
+        label = " "
+    rest = [each.id for each in given.patches if each not in useful]
+    if useful and rest:
+        made.add(f"{say('not here')}: {', '.join(rest)}", "dim", label)
+    if not given.patches:
+        made.add(say("none yet; the advice below is what helps"), label=label)
+
+
+_MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
+_NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
+_STILL = "It was active and the run failed all the same: VLMPATCH_LOG=info shows what it did. Until then:"
+
+
+def _style(each: Applies) -> str:
+    return {"applies": "good", "perhaps": "warn"}.get(each.verdict, "dim")
+
+
+def _elsewhere(made: Page, given: Answer, say: Words) -> None:
+    made.add(say("No failure that vlmpatch knows shows in this log."), "head")
+    hit, first = given.diagnosis.hit, given.diagnosis.first
+    if first is None:
+        made.add(say("No error shows in it at all."))
+        return
+    made.add(say("What it shows instead:" if hit else "The first error in it that nobody caught:"))
+    made.add()
+    made.add(f"{_seen(given)} ({_place(given, first.at, say)})", label=say("Seen"))
+    if perhaps := given.diagnosis.perhaps:
+        made.add(f"{perhaps.id} · {say.pick(perhaps.title)}", label=say("Perhaps"))
+        made.add("\t" + say(_MESSAGE_ONLY))
+        made.code(f"python -m vlmpatch explain {perhaps.id}", say("More"))
+    if hit:
+        made.add(say.pick(hit.failure.title), label=say("Why"))
+        made.add("\t" + say.pick(hit.failure.cause))
+        for number, line in enumerate(_advice(given, say)):
+            made.code(line, say("Do this") if number == 0 else say("or"))
+
+
+def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Page:
+    """All about one failure."""
+    made = Page()
+    made.add(f"{failure.id} · {say.pick(failure.title)}", "head")
+    made.add()
+    made.add(say.pick(failure.cause), label=say("Why"))
+    label = say("Ended by")
+    for entry in failure.patches(catalog):
+        made.add(f"{entry.id}: {say.pick((entry.summary, entry.summary_zh))}", label=label)
+        label = " "
+    for number, line in enumerate(failure.advice[say.language == "zh"]):
+        made.code(line, say("Do this") if number == 0 else say("or"))
+    return made
+
+
+def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
+    """The page of one patch: its summary, then what its file says of itself."""
+    path = patch_path(os.path.join(os.path.dirname(catalog.path), "patches"), entry.module)
+    with open(path, encoding="utf-8") as handle:
+        words = ast.get_docstring(ast.parse(handle.read())) or ""
+    made = Page()
+    made.add(entry.id, "head")
+    made.add(say.pick((entry.summary, entry.summary_zh)))
+    made.add()
+    for paragraph in words.strip().split("\n\n"):
+        made.add(" ".join(paragraph.split()))
+        made.add()
+    made.add(entry.severity, label=say("Severity"))
+    needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
+    made.add(needs, label=say("Needs"))
+    made.code(f"VLMPATCH_DISABLE={entry.id}", say("Switch off"))
+    made.code(path, say("Source"))
+    for link in entry.upstream:
+        made.code(link, say("More"))
+    return made
+
+
+def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> int:
+    """Print the page of patch or failure ``what``, or what the log ``what`` shows.
+
+    Args:
+        what: an id; or a log, ``-`` for standard input, or a folder with the logs of several ranks.
+        catalog: what is known.
+        say: the language.
+        as_json: print data instead of a page.
+
+    Returns:
+        0 when something was explained, 1 when the log shows nothing known, 2 when ``what`` is neither.
+    """
+    known = failures.read(catalog.path).known
+    if what in catalog.entries:
+        patch_page(catalog.entries[what], catalog, say).show(sys.stdout)
+        return 0
+    if what in known:
+        failure_page(known[what], catalog, say).show(sys.stdout)
+        return 0
+    try:
+        if what == "-":
+            given = answer(sys.stdin.buffer, catalog, say, None)
+        elif os.path.isdir(what):
+            given = _of_folder(what, catalog, say)
+        else:
+            given = _of_file(what, catalog, say)
+    except OSError as error:
+        hint = suggestion(what, [*catalog.entries, *known])
+        asked = printable(what, 80)
+        print(
+            f"'{asked}' is no patch and no failure, and as a log: {error.strerror}. {hint}", file=sys.stderr
+        )
+        return 2
+    if as_json:
+        print(json.dumps(data(given, say), ensure_ascii=False, indent=2))
+    else:
+        page(given, say).show(sys.stdout)
+    return 0 if given.ours else 1
+
+
+def _of_file(path: str, catalog: Catalog, say: Words) -> Answer:
+    with open(path, "rb") as handle:
+        return answer(handle, catalog, say, _progress(handle))
+
+
+def _of_folder(folder: str, catalog: Catalog, say: Words) -> Answer:
+    """The answer of the log that says most; of several, the one that ended first: its rank died first.
+
+    Raises:
+        OSError: there is no log.
+    """
+    paths = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
+    logs = sorted((path for path in paths if path.endswith(LOGS)), key=os.path.getmtime)[:MOST]
+    if not logs:
+        raise FileNotFoundError(2, f"no file in it ends in {', '.join(LOGS)}")
+    answers = [_of_file(path, catalog, say)._replace(file=os.path.relpath(path, folder)) for path in logs]
+    return min(answers, key=_tells)
+
+
+def _tells(given: Answer) -> int:
+    hit = given.diagnosis.hit
+    if hit is None:
+        return 1 if given.diagnosis.first else 9
+    kinds = {"error": 0, "echo": 2, "hint": 4}  # one that is `perhaps` only is no hit
+    return kinds[hit.symptom.kind] + hit.failure.foreign
+
+
+def _progress(handle: BinaryIO) -> Callable[[int], None] | None:
+    size = os.fstat(handle.fileno()).st_size
+    if size < LARGE or not sys.stderr.isatty():
+        return None
+
+    def tell(done: int) -> None:
+        if done >= size:
+            print("\r" + " " * 40 + "\r", end="", file=sys.stderr, flush=True)
+        elif done % (16 << 20) == 0:
+            print(f"\r{100 * done // size} % of {size >> 20} MB", end="", file=sys.stderr, flush=True)
+
+    return tell

@@ -1,0 +1,1 @@
+"""How the tools speak: pages for a terminal, English and Chinese."""
