@@ -22,7 +22,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
             build_data["force_include"]["patches"] = "vlmpatch/patches"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
             build_data["force_include"][str(self._index())] = "vlmpatch/compat.index"
-            build_data["force_include"]["data/compat/verified.json"] = "vlmpatch/data/compat/verified.json"
+            build_data["force_include"]["data/verified.csv"] = "vlmpatch/data/verified.csv"
 
     def _index(self) -> Path:
         """The catalog, compiled as ``import vlmpatch`` reads it."""

@@ -2,7 +2,7 @@
 
     python -m tests.e2e.mixed_long tf457-ds0182 [--engines zero2] [--tunings lora] [--accumulation 2]
 
-trains a tiny model on two ranks with vlmpatch, adds what came of it to ``data/compat/mixed_long.json`` and
+trains a tiny model on two ranks with vlmpatch, adds what came of it to ``data/mixed_long.csv`` and
 writes the table of ``docs/mixed-batches.md`` and its Chinese twin; with no stack it only writes.
 """
 
@@ -10,22 +10,23 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.e2e.mixed_table import PAGES, ROOT
-from tests.lab import cells, envs
+from tests.lab import cells, envs, table
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
 
-STORE = ROOT / "data" / "compat" / "mixed_long.json"
+STORE = ROOT / "data" / "mixed_long.csv"
 BEGIN, END = "<!-- written by tests.e2e.mixed_long -->", "<!-- end -->"
 KIND, STEPS = "qwen2_5_vl", 200
 ENGINES, TUNINGS = ("ddp_unused", "zero2", "zero3"), ("lora", "full")
 LIMIT = 600.0  # seconds a cell may take
-Found = dict[str, list[str]]  # "stack engine tuning accumulation" -> what the table says of it
+WHAT = ("stack", "engine", "tuning", "accumulation")
+COLUMNS = (*WHAT, "parameters", "gradients")
+Found = dict[tuple[str, ...], tuple[str, str]]  # WHAT -> what the table says of it
 SAME = "the same bits"
 ENGLISH = (("", "parameters after 200 steps", "gradients of the worst step"), SAME)
 CHINESE = (("", "200 步后的参数", "最差一步的梯度"), "逐位相同")
@@ -44,23 +45,43 @@ def run(stack: str, asked: list[Cell], out: Path) -> dict[str, Result]:
     return cells.run(known, asked, out / "patched", patched=True, reference=out / "right", limit=LIMIT)
 
 
-def words(result: Result) -> list[str]:
+def words(result: Result) -> tuple[str, str]:
     if not result.ok:
-        return [f"`{' '.join((result.error or '').split())[:60]}`", ""]
+        return f"`{' '.join((result.error or '').split())[:60]}`", ""
     if result.missing or result.between_ranks:
-        return [f"{len(result.missing)} without a gradient", f"{result.between_ranks:.0e} between ranks"]
-    return [SAME if value == 0.0 else f"{value:.0e}" for value in (result.parameters, result.difference)]
+        return f"{len(result.missing)} without a gradient", f"{result.between_ranks:.0e} between ranks"
+    return _size(result.parameters), _size(result.difference)
 
 
-def table(found: Found, heads: tuple[str, ...], same: str) -> str:
+def _size(value: float | None) -> str:
+    return SAME if value == 0.0 else f"{value:.0e}"
+
+
+def read(path: Path = STORE) -> Found:
+    """What was run.
+
+    Raises:
+        table.Broken: the file is not whole.
+    """
+    lines = table.read(path, COLUMNS, "python -m tests.e2e.mixed_long STACK")
+    return {tuple(line[name] for name in WHAT): (line["parameters"], line["gradients"]) for _, line in lines}
+
+
+def save(found: Found, path: Path = STORE) -> None:
+    table.write(path, COLUMNS, [(*what, *said) for what, said in sorted(found.items())])
+
+
+def shown(found: Found, heads: tuple[str, ...], same: str) -> str:
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    rows += [f"| {name} | {' | '.join(said)} |" for name, said in sorted(found.items())]
+    for (stack, engine, tuning, accumulation), said in sorted(found.items()):
+        more = f", {accumulation} micro-batches" if accumulation != "1" else ""
+        rows.append(f"| {stack} {engine} {tuning}{more} | {' | '.join(said)} |")
     return "\n".join(rows).replace(SAME, same)
 
 
 def write(found: Found) -> None:
     for page in PAGES:
-        said = table(found, *(CHINESE if "zh-CN" in page.name else ENGLISH))
+        said = shown(found, *(CHINESE if "zh-CN" in page.name else ENGLISH))
         before, _, rest = page.read_text().partition(BEGIN)
         page.write_text(f"{before}{BEGIN}\n\n{said}\n\n{END}{rest.partition(END)[2]}")
 
@@ -72,16 +93,15 @@ def main() -> None:
     parser.add_argument("--tunings", default=",".join(TUNINGS))
     parser.add_argument("--accumulation", type=int, default=1)
     asked = parser.parse_args()
-    found: Found = json.loads(STORE.read_text()) if STORE.exists() else {}
+    found = read()
     if asked.stack:
         run_of = wanted(asked.engines.split(","), asked.tunings.split(","), asked.accumulation)
         results = run(asked.stack, run_of, Path(tempfile.mkdtemp(prefix="mixed-long-")))
         for cell in run_of:
-            said = f"{asked.stack} {cell.engine} {cell.tuning}"
-            said += f", {cell.accumulation} micro-batches" if cell.accumulation > 1 else ""
-            found[said] = words(results[cell.id])
-            print(said, *found[said], flush=True)
-        STORE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+            what = (asked.stack, cell.engine, cell.tuning, str(cell.accumulation))
+            found[what] = words(results[cell.id])
+            print(*what, *found[what], flush=True)
+        save(found)
     write(found)
 
 

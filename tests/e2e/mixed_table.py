@@ -3,7 +3,7 @@
     python -m tests.e2e.mixed_table tf457-ds0182 --kinds llava,gemma3 --engines zero3,ddp --tunings full
 
 runs every combination with vlmpatch against plain data parallel in one process, adds what it found to
-``data/compat/mixed.json``, and writes the table again; with no stack it only writes.
+``data/mixed.csv``, and writes the table again; with no stack it only writes.
 """
 
 from __future__ import annotations
@@ -11,17 +11,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import itertools
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cells, envs
+from tests.lab import cells, envs, table
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).parents[2]
-STORE = ROOT / "data" / "compat" / "mixed.json"
+STORE = ROOT / "data" / "mixed.csv"
 PAGES = (ROOT / "docs" / "mixed-batches.md", ROOT / "docs" / "mixed-batches.zh-CN.md")
 BEGIN, END = "<!-- written by tests.e2e.mixed_table -->", "<!-- end -->"
 ENGINES = ("ddp", "ddp_unused", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
@@ -35,7 +34,9 @@ TUNINGS: dict[str, dict[str, Any]] = {
     "projector only": {"tuning": "full", "scenario": "projector"},
 }
 UNUSED = "Expected to have finished reduction"
-Found = dict[str, dict[str, str]]  # "stack kind tuning pattern" -> engine -> word
+WHAT = ("stack", "kind", "tuning", "pattern")
+COLUMNS = (*WHAT, *ENGINES)
+Found = dict[tuple[str, ...], dict[str, str]]  # WHAT -> engine -> word
 
 
 def verdict(result: Result) -> str:
@@ -65,10 +66,30 @@ def never_used(stack: str, ran: list[tuple[Cell, Result]]) -> set[Cell]:
     return {cell for cell, with_images in images.items() if UNUSED in (bare[with_images.id].error or "")}
 
 
-def table(found: Found) -> str:
+def read(path: Path = STORE) -> Found:
+    """What was run.
+
+    Raises:
+        table.Broken: the file is not whole.
+    """
+    lines = table.read(path, COLUMNS, "python -m tests.e2e.mixed_table STACK")
+    return {
+        tuple(line[name] for name in WHAT): {engine: line[engine] for engine in ENGINES if line[engine]}
+        for _, line in lines
+    }
+
+
+def save(found: Found, path: Path = STORE) -> None:
+    lines = [(*what, *(words.get(engine, "") for engine in ENGINES)) for what, words in sorted(found.items())]
+    table.write(path, COLUMNS, lines)
+
+
+def shown(found: Found) -> str:
     rows = ["| | " + " | ".join(ENGINES) + " |", "|---" * (len(ENGINES) + 1) + "|"]
-    for name, engines in sorted(found.items()):
-        rows.append(f"| {name} | " + " | ".join(engines.get(engine, "") for engine in ENGINES) + " |")
+    for what, engines in sorted(found.items()):
+        rows.append(
+            f"| {' '.join(what)} | " + " | ".join(engines.get(engine, "") for engine in ENGINES) + " |"
+        )
     return "\n".join(rows)
 
 
@@ -76,7 +97,7 @@ def write(found: Found) -> None:
     for page in PAGES:
         before, _, rest = page.read_text().partition(BEGIN)
         after = rest.partition(END)[2]
-        page.write_text(f"{before}{BEGIN}\n\n{table(found)}\n\n{END}{after}")
+        page.write_text(f"{before}{BEGIN}\n\n{shown(found)}\n\n{END}{after}")
 
 
 def main() -> None:
@@ -87,21 +108,21 @@ def main() -> None:
     parser.add_argument("--tunings", default="full,lora")
     parser.add_argument("--patterns", default="alternating")
     asked = parser.parse_args()
-    found: Found = json.loads(STORE.read_text()) if STORE.exists() else {}
+    found = read()
     if asked.stack:
         options = (asked.kinds, asked.engines, asked.tunings, asked.patterns)
-        names: dict[Cell, str] = {}
+        names: dict[Cell, tuple[str, ...]] = {}
         for kind, engine, tuning, pattern in itertools.product(*(text.split(",") for text in options)):
             told = {**TUNINGS[tuning], "optimizer": OPTIMIZER.get(engine, "adamw")}
             cell = Cell(kind, engine, compared=2, pattern=pattern, **told)
-            names[cell] = f"{asked.stack} {kind} {tuning} {pattern}"
+            names[cell] = (asked.stack, kind, tuning, pattern)
         ran = run(asked.stack, [*names])
         unused = never_used(asked.stack, ran)
         for cell, result in ran:
             word = "unused" if cell in unused else verdict(result)
             found.setdefault(names[cell], {})[cell.engine] = word
             print(f"{word:8}{result}", flush=True)
-        STORE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        save(found)
     write(found)
 
 

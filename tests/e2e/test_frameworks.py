@@ -32,7 +32,7 @@ def test_framework(name: str, tmp_path: Path) -> None:
     bare, patched = run_rows(stack, chosen, tmp_path)
     entries = store.entries().entries
     for row in chosen:
-        outcomes = (judge.outcome(bare[row.cell.id]), judge.outcome(patched[row.cell.id]))
+        outcomes = (judge.outcome(bare[row.cell.id]), judge.outcome(patched[row.cell.id], row.patch))
         assert judge.faults(row, entries[row.patch], rows.versions(stack), *outcomes) == []
 
 

@@ -47,7 +47,7 @@ def test_gates(name: str, tmp_path: Path) -> None:
             entries.get(row.patch),
             rows.versions(stack),
             judge.outcome(bare[row.cell.id]),
-            judge.outcome(patched[row.cell.id]),
+            judge.outcome(patched[row.cell.id], row.patch),
         )
         for row in chosen
     }

@@ -5,7 +5,7 @@
 makes a tiny model of each family that transformers lists as image-text-to-text, from its own
 configuration, and trains it for two steps by LoRA under ZeRO-3: bare with checkpointing off and on, and with
 vlmpatch and checkpointing on. What is right is the same samples in one process without an engine. The result
-goes into ``data/compat/families.json`` and the table of ``docs/families.md``.
+goes into ``data/families.csv`` and the table of ``docs/families.md``.
 
     python -m tests.lab.families --make FOLDER [--only …]
 
@@ -25,18 +25,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cells, envs, launch
+from tests.lab import cells, envs, launch, table
 from tests.lab.cells import Result
 from tests.lab.zoo import IMAGE, TEXT, VISION, ZOO, write
 from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).parents[2]
-STORE = ROOT / "data" / "compat" / "families.json"
+STORE = ROOT / "data" / "families.csv"
 PAGES = (ROOT / "docs" / "families.md", ROOT / "docs" / "families.zh-CN.md")
 BEGIN, END = "<!-- written by tests.lab.families -->", "<!-- end -->"
 RUNS = ("bare off", "bare default", "patched default")  # and how checkpointing was
+COLUMNS = ("stack", "family", *RUNS, "not made")
 SIZE, PATCH = 56, 14
 LARGEST = 20_000_000  # parameters of a model that is still small
+Found = dict[str, dict[str, dict[str, str]]]  # by stack and family: of each run, or why it was not made
 
 # --- inside the stack: a small model of each family ---------------------------------------------------
 
@@ -383,7 +385,29 @@ def made_in(stack: envs.Stack, only: list[str], folder: Path) -> dict[str, str]:
     return found
 
 
-def table(found: dict[str, dict[str, dict[str, str]]], words: dict[str, str]) -> str:
+def read(path: Path = STORE) -> Found:
+    """What was run, by stack and family.
+
+    Raises:
+        table.Broken: the file is not whole.
+    """
+    found: Found = {}
+    for _, line in table.read(path, COLUMNS, "python -m tests.lab.families STACK"):
+        stack, family, not_made = line.pop("stack"), line.pop("family"), line.pop("not made")
+        found.setdefault(stack, {})[family] = {"not made": not_made} if not_made else line
+    return found
+
+
+def save(found: Found, path: Path = STORE) -> None:
+    lines = [
+        (stack, family, *(about.get(name, "") for name in COLUMNS[2:]))
+        for stack, kinds in sorted(found.items())
+        for family, about in sorted(kinds.items())
+    ]
+    table.write(path, COLUMNS, lines)
+
+
+def shown(found: Found, words: dict[str, str]) -> str:
     lines = []
     for stack, kinds in sorted(found.items()):
         ran = {kind: about for kind, about in sorted(kinds.items()) if "not made" not in about}
@@ -398,11 +422,11 @@ def table(found: dict[str, dict[str, dict[str, str]]], words: dict[str, str]) ->
     return "\n".join(lines).rstrip()
 
 
-def write_pages(found: dict[str, dict[str, dict[str, str]]]) -> None:
+def write_pages(found: Found) -> None:
     for page, words in zip(PAGES, WORDS, strict=True):
         before, _, rest = page.read_text().partition(BEGIN)
         after = rest.partition(END)[2]
-        page.write_text(f"{before}{BEGIN}\n\n{table(found, words)}\n\n{END}{after}")
+        page.write_text(f"{before}{BEGIN}\n\n{shown(found, words)}\n\n{END}{after}")
 
 
 WORDS = (
@@ -436,10 +460,10 @@ def main() -> None:
     if asked.stack:
         out = asked.out or Path(tempfile.mkdtemp(prefix="families-"))
         ran = {asked.stack: perform(asked.stack, only, out)}
-    found = json.loads(STORE.read_text()) if STORE.exists() else {}
+    found = read()
     if ran:
         found[asked.stack] = found.get(asked.stack, {}) | ran[asked.stack]
-        STORE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        save(found)
     write_pages(found)
 
 

@@ -1,4 +1,4 @@
-"""What `make test-all` found, file by file, kept in ``data/compat/tests.json`` with the commit it ran on.
+"""What `make test-all` found, file by file, kept in ``data/tests.csv`` with the commit it ran on.
 
     python -m tests.lab.record REPORT.xml
 
@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import json
 import subprocess
+from collections import Counter
 from pathlib import Path
-from typing import TypedDict
+from typing import NamedTuple
 from xml.etree import ElementTree
 
+from tests.lab import table
+
 ROOT = Path(__file__).resolve().parents[2]
-STORE = ROOT / "data" / "compat" / "tests.json"
+STORE = ROOT / "data" / "tests.csv"
 
 
-class Ran(TypedDict):
+class Ran(NamedTuple):
     """One test file: when and on which commit it ran, how its tests ended, and how long they took."""
 
     commit: str
@@ -32,28 +34,49 @@ class Ran(TypedDict):
     seconds: int
 
 
+COLUMNS = ("file", *Ran._fields)
+
+
 def read(report: str, commit: str, date: str) -> dict[str, Ran]:
     """The files of a JUnit report.
 
     Raises:
         ElementTree.ParseError: ``report`` is no XML.
     """
-    found: dict[str, Ran] = {}
+    ended: dict[str, Counter[str]] = {}
     seconds: dict[str, float] = {}
     for case in ElementTree.fromstring(report).iter("testcase"):
         words = case.get("classname", "").split(".")
         module = [word for word in words if not word.startswith("Test")]  # a class of tests has its own name
         name = "/".join(module) + ".py"
-        ran = found.setdefault(name, Ran(commit=commit, date=date, passed=0, failed=0, skipped=0, seconds=0))
-        ended = {child.tag for child in case}
-        if ended & {"failure", "error"}:
-            ran["failed"] += 1
-        elif "skipped" in ended:
-            ran["skipped"] += 1
-        else:
-            ran["passed"] += 1
+        ended.setdefault(name, Counter())[_ended({child.tag for child in case})] += 1
         seconds[name] = seconds.get(name, 0.0) + float(case.get("time", 0))
-        ran["seconds"] = round(seconds[name])
+    return {
+        name: Ran(commit, date, counts["passed"], counts["failed"], counts["skipped"], round(seconds[name]))
+        for name, counts in ended.items()
+    }
+
+
+def _ended(tags: set[str]) -> str:
+    if tags & {"failure", "error"}:
+        return "failed"
+    return "skipped" if "skipped" in tags else "passed"
+
+
+def known(store: Path = STORE) -> dict[str, Ran]:
+    """What is on record.
+
+    Raises:
+        table.Broken: the file is not whole, or a count is no number.
+    """
+    again = "make test-all"
+    found = {}
+    for number, line in table.read(store, COLUMNS, again):
+        try:
+            counts = [int(line[name]) for name in ("passed", "failed", "skipped", "seconds")]
+        except ValueError as error:
+            raise table.Broken(store, number, str(error), again) from None
+        found[line["file"]] = Ran(line["commit"], line["date"], *counts)
     return found
 
 
@@ -65,9 +88,11 @@ def changed(root: Path, but: Path) -> list[str]:
 
 def write(found: dict[str, Ran], root: Path, store: Path) -> None:
     """Add ``found`` to ``store``, and drop files that are gone."""
-    known: dict[str, Ran] = json.loads(store.read_text()) if store.exists() else {}
-    kept = {name: ran for name, ran in {**known, **found}.items() if (root / name).exists()}
-    store.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+    save({name: ran for name, ran in {**known(store), **found}.items() if (root / name).exists()}, store)
+
+
+def save(found: dict[str, Ran], store: Path) -> None:
+    table.write(store, COLUMNS, [(name, *map(str, ran)) for name, ran in sorted(found.items())])
 
 
 def _git(root: Path, *words: str) -> str:

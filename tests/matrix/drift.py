@@ -7,7 +7,7 @@
 
 Releases are fetched alone (no dependencies) into a folder of their own and only read; of a torch that no
 stack here has, the sources are kept. The report
-compares with the recorded stack that is nearest below (``data/compat/shapes.json``): which targets
+compares with the recorded stack that is nearest below (``data/shapes/<stack>.csv``): which targets
 changed, which gates no longer match, which upper bounds can be set. Exits 1 when somebody has to act.
 """
 
@@ -25,11 +25,14 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.lab import envs, launch
+from tests.lab import envs, launch, table
 from tests.lab.envs import Stack
 from tests.matrix import store
 
-SHAPES = store.ROOT / "data" / "compat" / "shapes.json"
+SHAPES = store.ROOT / "data" / "shapes"
+COLUMNS = ("patch", "target", "gate", "why", "says", "reason", "parts")
+VERSIONS = "*"  # in place of a patch: what was installed
+SAYS = ("bug", "no bug", "unrecognised", "absent")
 FOLLOWED = (
     "torch",
     "transformers",
@@ -58,7 +61,7 @@ def main() -> int:
     if not pins:
         parser.error("what? a stack, releases, or --newest")
     seen = in_stack(stacks[pins[0]]) if pins[0] in stacks else in_releases(pins)
-    recorded = json.loads(SHAPES.read_text()) if SHAPES.exists() else {}
+    recorded = shapes()
     recorded.pop(pins[0], None)
     lines = report(seen, recorded, store.entries().entries)
     print("\n".join([f"Looked at: {', '.join(f'{n} {v}' for n, v in seen['versions'].items())}", *lines]))
@@ -131,15 +134,62 @@ def _probe(python: Path, env: Mapping[str, str]) -> Probe:
 
 
 def record(stacks: Sequence[Stack]) -> int:
-    known = json.loads(SHAPES.read_text()) if SHAPES.exists() else {}
     for stack in stacks:
-        known[stack.name] = in_stack(stack)
+        write(SHAPES / f"{stack.name}.csv", in_stack(stack))
         print(f"recorded {stack.name}", flush=True)
     declared = envs.read_stacks()
-    known = {name: known[name] for name in declared if name in known}
-    SHAPES.parent.mkdir(parents=True, exist_ok=True)
-    SHAPES.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    for path in SHAPES.glob("*.csv"):
+        if path.stem not in declared:
+            path.unlink()
     return 0
+
+
+# --- what is on record --------------------------------------------------------------------------
+
+
+def shapes(folder: Path = SHAPES) -> dict[str, Probe]:
+    """What was seen on each recorded stack, in the order in which the stacks are declared.
+
+    Raises:
+        table.Broken: a file is not whole, or holds what no probe could have said.
+    """
+    return {
+        name: read(folder / f"{name}.csv") for name in envs.read_stacks() if (folder / f"{name}.csv").exists()
+    }
+
+
+def read(path: Path) -> Probe:
+    again = f"python -m tests.matrix.drift --record {path.stem}"
+    found: Probe = {"versions": {}, "patches": {}}
+    for number, line in table.read(path, COLUMNS, again):
+        if line["patch"] == VERSIONS:
+            found["versions"] = _named(line["parts"])
+            continue
+        if line["says"] not in SAYS or line["gate"] not in ("open", "closed"):
+            what = f"{line['gate']!r} and {line['says']!r} are not a gate and a verdict"
+            raise table.Broken(path, number, what, again)
+        gate = {"gate": line["gate"] == "open", "why": line["why"], "targets": {}}
+        patch = found["patches"].setdefault(line["patch"], gate)
+        about = {name: line[name] for name in ("says", "reason")}
+        patch["targets"][line["target"]] = {**about, "parts": _named(line["parts"])}
+    return found
+
+
+def write(path: Path, probe: Probe) -> None:
+    lines = [(VERSIONS, "", "", "", "", "", _joined(probe["versions"]))]
+    for name, patch in sorted(probe["patches"].items()):
+        gate = ("open" if patch["gate"] else "closed", patch["why"])
+        for target, look in sorted(patch["targets"].items()):
+            lines.append((name, target, *gate, look["says"], look["reason"], _joined(look["parts"])))
+    table.write(path, COLUMNS, lines)
+
+
+def _joined(values: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in sorted(values.items()))
+
+
+def _named(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in (part.partition("=") for part in text.split())}
 
 
 # --- the report ---------------------------------------------------------------------------------

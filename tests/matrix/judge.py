@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
 
 from tests.lab.cells import Result
 from tests.matrix.rows import Row, Versions, holds
@@ -16,38 +15,34 @@ PARAMETERS = 1e-3  # of what compared steps made of them: Adam divides by the gr
 PATH = re.compile(r"(?<![\w.:/])/[\w./+-]+")  # what is kept is read on other machines
 
 
+KINDS = ("right", "error", "missing", "difference", "ranks")
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """What one run did: ``right``, ``error``, ``missing``, ``difference`` or ``ranks``."""
+    """What one run did, one of ``KINDS``, and where it is kept: on what and when it was measured."""
 
     outcome: str
     detail: str = ""
-    applied: tuple[str, ...] = ()  # patches in force at the end
+    applied: str = ""  # the row's patch, if it was in force at the end
     troubled: tuple[str, ...] = ()  # patches that failed or are in conflict
-    warned: tuple[str, ...] = ()  # what vlmpatch printed
+    warned: str = ""  # what vlmpatch printed of the row's patch
+    revision: str = ""  # of the row's patch, if it was measured with one; see ``store.revision``
     key: str = ""
     date: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, object]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Outcome:
-        values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in data.items()}
-        return cls(**values)
 
     def __str__(self) -> str:
         return f"{self.outcome} ({self.detail})" if self.detail else self.outcome
 
 
-def outcome(result: Result) -> Outcome:
-    """The worst thing a cell shows."""
-    applied = tuple(sorted(name for name, state in result.patches.items() if state == "applied"))
+def outcome(result: Result, patch: str = "") -> Outcome:
+    """The worst thing a cell shows, and what became of ``patch`` in it."""
+    applied = patch if result.patches.get(patch) == "applied" else ""
     troubled = tuple(sorted(n for n, state in result.patches.items() if state in ("failed", "conflict")))
-    warned = tuple(dict.fromkeys(re.findall(r"vlmpatch \[[\w-]+\]: .*$", _portable(result.log), re.M)))
+    printed = re.findall(rf"vlmpatch \[{re.escape(patch)}\]: .*$", _portable(result.log), re.M)
     found, detail = _worst(result)
-    return Outcome(found, detail, applied, troubled, warned)
+    return Outcome(found, detail, applied, troubled, " | ".join(dict.fromkeys(printed)))
 
 
 def _portable(text: str) -> str:
@@ -80,7 +75,7 @@ def fails_as_said(row: Row, bare: Outcome) -> bool:
 def faults(row: Row, entry: Entry | None, installed: Versions, bare: Outcome, patched: Outcome) -> list[str]:
     """Everything in which the two runs contradict the gate; empty when they bear it out."""
     found = [f"{name} failed or is in conflict" for name in patched.troubled]
-    needed = row.patch in patched.applied
+    needed = _in_force(row, patched)
     should_fail = needed and holds(row.where, installed)
     if row.patch and entry is None:
         return [f"no patch {row.patch} in compat.toml"]
@@ -89,11 +84,15 @@ def faults(row: Row, entry: Entry | None, installed: Versions, bare: Outcome, pa
     if not should_fail and bare.outcome != "right":
         found.append(f"gate: {row.patch or 'no patch'} claims nothing here, but the bare run is {bare}")
     if row.warns and should_fail:
-        if not any(row.warns in text for text in patched.warned):
-            found.append(f"the warning was not printed; printed: {' | '.join(patched.warned) or 'nothing'}")
+        if row.warns not in patched.warned:
+            found.append(f"the warning was not printed; printed: {patched.warned or 'nothing'}")
     elif patched.outcome != "right":
         found.append(f"with vlmpatch the run is {patched}")
     return found
+
+
+def _in_force(row: Row, patched: Outcome) -> bool:
+    return bool(row.patch) and patched.applied == row.patch
 
 
 def unproven(pairs: Iterable[tuple[Row, Outcome, Outcome]]) -> list[str]:
@@ -104,6 +103,6 @@ def unproven(pairs: Iterable[tuple[Row, Outcome, Outcome]]) -> list[str]:
     """
     failed: dict[str, bool] = {}
     for row, bare, patched in pairs:
-        if row.patch in patched.applied:
+        if _in_force(row, patched):
             failed[row.patch] = failed.get(row.patch, False) or bare.outcome != "right"
     return sorted(name for name, any_failed in failed.items() if not any_failed)

@@ -1,4 +1,4 @@
-"""Writes what the matrix found: ``docs/compatibility*.md`` and ``data/compat/verified.json``.
+"""Writes what the matrix found: ``docs/compatibility*.md`` and ``data/verified.csv``.
 
 python -m tests.matrix.render            write them
 python -m tests.matrix.render --check    exit 1 when they are not what the results say
@@ -7,19 +7,18 @@ python -m tests.matrix.render --check    exit 1 when they are not what the resul
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from tests.lab import envs
+from tests.lab import envs, table
 from tests.lab.envs import Stack
 from tests.matrix import judge, rows, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
 
-VERIFIED = ROOT / "data" / "compat" / "verified.json"
+VERIFIED = ROOT / "data" / "verified.csv"
 COLUMNS = ("torch", "transformers", "deepspeed", "peft", "accelerate")
 NAMES = {
     "axolotl": "axolotl",
@@ -40,7 +39,7 @@ WORDS = {
             "that learns with checkpointing off has a gradient, all gradients equal those with it off "
             "(float32, relative difference at most 1e-5), and no rank differs from the other. "
             "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
-            "are in `data/compat/results.json`, the rows in `vlmpatch_lab/rows.toml`."
+            "are in `data/results/`, the rows in `vlmpatch_lab/rows.toml`."
         ),
         "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
         "legend": (
@@ -77,7 +76,7 @@ WORDS = {
             "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
             "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
             "`make matrix` 重新测量,`python -m tests.matrix.render` 生成本页;"
-            "结果见 `data/compat/results.json`,各行定义见 `vlmpatch_lab/rows.toml`。"
+            "结果见 `data/results/`,各行定义见 `vlmpatch_lab/rows.toml`。"
         ),
         "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
         "legend": (
@@ -145,7 +144,7 @@ class Measured:
         found: dict[str, list[str]] = {}
         for (stack, name), (bare, patched) in self.pairs.items():
             row = self.rows[name]
-            proven = bare.outcome != "right" and row.patch in patched.applied
+            proven = bare.outcome != "right" and patched.applied == row.patch
             if row.patch and proven and not self.faults[stack, name]:
                 found.setdefault(row.patch, [])
                 if stack not in found[row.patch]:
@@ -159,7 +158,7 @@ def main() -> int:
     asked = parser.parse_args()
     measured = Measured(Store())
     wanted = {path: page(measured, language) for language, path in PAGES.items()}
-    wanted[VERIFIED] = verified_json(measured)
+    wanted[VERIFIED] = verified_csv(measured)
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
     for path in stale:
         print(f"{'not what the results say' if asked.check else 'written'}: {path.relative_to(ROOT)}")
@@ -276,25 +275,19 @@ def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
-# --- verified.json ------------------------------------------------------------------------------
+# --- verified.csv -------------------------------------------------------------------------------
 
 
-def verified_json(measured: Measured) -> str:
+def verified_csv(measured: Measured) -> str:
     """The stacks each patch was verified on, for the command line; see ``vlmpatch.tools.doctor.verified``."""
     verified = measured.verified()
-    blocks = []
-    for name in sorted(verified):
-        stacks = ",\n".join(
-            f"    {json.dumps(one)}" for one in _combinations(verified[name], measured.stacks)
-        )
-        blocks.append(f"  {json.dumps(name)}: [\n{stacks}\n  ]")
-    return "{\n" + ",\n".join(blocks) + "\n}\n"
-
-
-def _combinations(names: Sequence[str], stacks: Mapping[str, Stack]) -> Iterator[dict[str, str]]:
-    for name in names:
-        installed = rows.versions(stacks[name])
-        yield {key: installed[key] for key in NAMED if key in installed}
+    versions = {name: rows.versions(stack) for name, stack in measured.stacks.items()}
+    lines = [
+        (patch, *(versions[stack].get(name, "") for name in NAMED))
+        for patch in sorted(verified)
+        for stack in verified[patch]
+    ]
+    return table.text(("patch", *NAMED), lines)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Ou
             say(stack, f"{side}: {error}")
             continue
         for row in chosen:
-            yield row, judge.outcome(done[row.id])
+            yield row, judge.outcome(done[row.id], row.patch)
 
 
 def _run_cells(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.Result]:
@@ -128,7 +128,8 @@ def _is_stale(results: Store, stack: Stack, row: Row, side: str) -> bool:
 def _stamped(stack: Stack, row: Row, side: str, found: Outcome) -> Outcome:
     today = datetime.date.today().isoformat()
     key = store.key(stack, row, side)
-    return dataclasses.replace(found, key=key, date=today, versions=rows.versions(stack))
+    revision = store.revision(row) if side == "patched" else ""
+    return dataclasses.replace(found, revision=revision, key=key, date=today, versions=rows.versions(stack))
 
 
 def say(stack: Stack, text: str) -> None:

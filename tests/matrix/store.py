@@ -1,4 +1,4 @@
-"""The matrix's results: kept as data, and thrown away only where they have become stale."""
+"""The matrix's results: ``data/results/<stack>.csv``, thrown away only where they have become stale."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import dataclasses
 import functools
 import hashlib
 import json
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.lab import envs
+from tests.lab import envs, table
 from tests.lab.envs import Stack
 from tests.matrix import rows
-from tests.matrix.judge import Outcome
+from tests.matrix.judge import KINDS, Outcome
 from tests.matrix.rows import Row
 from tests.standin.cells import Cell as Script
 from vlmpatch.catalog.location import default_path
@@ -23,20 +24,24 @@ from vlmpatch.tools.revision import Revisions
 from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "data" / "compat" / "results.json"
+RESULTS = ROOT / "data" / "results"
 PROTOCOL = 1  # raise it when what a row measures changes; every result is then stale
 SIDES = ("bare", "patched")
+COLUMNS = (
+    *("row", "side", "outcome", "detail", "applied", "troubled", "warned"),
+    *("revision", "key", "date", "pins"),
+)
+COMMON = "*"  # in place of a row: the pins of every line that names none of its own
 
-
-Outcomes = dict[str, dict[str, dict[str, Outcome]]]  # by stack, row and side
+OfStack = dict[str, dict[str, Outcome]]  # by row and side
 
 
 class Store:
-    """The outcomes on file. Two runs of the matrix may share a file: each writes what it found."""
+    """The outcomes on file, one file a stack. Two runs may share a file: each adds what it found."""
 
-    def __init__(self, path: Path = RESULTS) -> None:
-        self.path = path
-        self.outcomes = self._read()
+    def __init__(self, folder: Path = RESULTS) -> None:
+        self.folder = folder
+        self.outcomes = {path.stem: load(path) for path in sorted(folder.glob("*.csv"))}
         self._new: dict[tuple[str, str, str], Outcome] = {}
 
     def get(self, stack: str, row: str, side: str) -> Outcome | None:
@@ -47,34 +52,80 @@ class Store:
         self._new[stack, row, side] = found
 
     def save(self, stacks: Iterable[str], known: Iterable[str]) -> None:
-        """Add what was put to the file, and drop ``stacks`` and rows that are no longer ``known``."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Add what was put to the files, and drop ``stacks`` and rows that are no longer ``known``."""
+        stacks, known = set(stacks), set(known)
         with envs.locked(envs.cache_root() / "results.lock"):
-            self.outcomes = self._read()
+            on_file = Store(self.folder).outcomes
             for (stack, row, side), found in self._new.items():
-                self.outcomes.setdefault(stack, {}).setdefault(row, {})[side] = found
-            data = {
-                stack: {
-                    row: {side: of_row[side].to_json() for side in SIDES if side in of_row}
-                    for row, of_row in sorted(of_stack.items())
-                    if row in known
-                }
-                for stack, of_stack in sorted(self.outcomes.items())
+                on_file.setdefault(stack, {}).setdefault(row, {})[side] = found
+            for stack in on_file.keys() - stacks:
+                (self.folder / f"{stack}.csv").unlink(missing_ok=True)
+            self.outcomes = {
+                stack: {row: sides for row, sides in of_stack.items() if row in known}
+                for stack, of_stack in on_file.items()
                 if stack in stacks
             }
-            draft = self.path.with_suffix(".tmp")
-            draft.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            draft.replace(self.path)
+            for stack, of_stack in self.outcomes.items():
+                dump(self.folder / f"{stack}.csv", of_stack)
+            self._new.clear()
 
-    def _read(self) -> Outcomes:
-        data = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
-        return {
-            stack: {
-                row: {side: Outcome.from_json(found) for side, found in sides.items()}
-                for row, sides in of_stack.items()
-            }
-            for stack, of_stack in data.items()
-        }
+
+def load(path: Path) -> OfStack:
+    """The outcomes of one stack.
+
+    Raises:
+        table.Broken: the file is not whole, or holds what no run could have written.
+    """
+    again = f"python -m tests.matrix.run {path.stem}"
+    found: OfStack = {}
+    common: dict[str, str] = {}
+    for number, line in table.read(path, COLUMNS, again):
+        if line["row"] == COMMON:
+            common = _versions(line["pins"])
+            continue
+        row, side = line.pop("row"), line.pop("side")
+        if wrong := _wrong(side, line["outcome"], twice=side in found.get(row, {})):
+            raise table.Broken(path, number, wrong, again)
+        versions = _versions(line.pop("pins")) or common
+        troubled = tuple(line.pop("troubled").split())
+        found.setdefault(row, {})[side] = Outcome(**line, troubled=troubled, versions=versions)
+    return found
+
+
+def dump(path: Path, outcomes: OfStack) -> None:
+    """Write them sorted; the pins that most of them have are said once."""
+    pins = Counter(_pins(found) for sides in outcomes.values() for found in sides.values())
+    common = pins.most_common(1)[0][0] if pins else ""
+    lines = [
+        (row, side, *_cells(of_row[side], common))
+        for row, of_row in sorted(outcomes.items())
+        for side in SIDES
+        if side in of_row
+    ]
+    first = dict.fromkeys(COLUMNS, "") | {"row": COMMON, "pins": common}
+    table.write(path, COLUMNS, [tuple(first.values()), *lines])
+
+
+def _cells(found: Outcome, common: str) -> Iterator[str]:
+    pins = _pins(found)
+    values = vars(found) | {"troubled": " ".join(found.troubled), "pins": "" if pins == common else pins}
+    return (values[name] for name in COLUMNS[2:])
+
+
+def _pins(found: Outcome) -> str:
+    return " ".join(f"{name}=={version}" for name, version in found.versions.items())
+
+
+def _versions(pins: str) -> dict[str, str]:
+    return {name: version for name, _, version in (pin.partition("==") for pin in pins.split())}
+
+
+def _wrong(side: str, outcome: str, *, twice: bool) -> str:
+    if side not in SIDES:
+        return f"the side {side!r} is none of {', '.join(SIDES)}"
+    if outcome not in KINDS:
+        return f"the outcome {outcome!r} is none of {', '.join(KINDS)}"
+    return "the same row and side a second time" if twice else ""
 
 
 def key(stack: Stack, row: Row, side: str) -> str:
@@ -87,6 +138,12 @@ def key(stack: Stack, row: Row, side: str) -> str:
         parts.append(patches(stack))
         parts += [sorted(row.without)] if row.without else []
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def revision(row: Row) -> str:
+    """Of the row's patch, as it is now; nothing for a row without one."""
+    entry = entries().entries.get(row.patch)
+    return _revisions().of(entry.module) if entry else ""
 
 
 def patches(stack: Stack, *, script: bool = False) -> dict[str, str]:

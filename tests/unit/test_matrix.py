@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from tests.matrix.rows import Row
 from tests.matrix.store import Store
 from tests.standin.cells import Cell as Script
 from vlmpatch.catalog.model import Entry
+from vlmpatch.tools.doctor import verified
 from vlmpatch_lab.cell import Cell
 
 STACKS = envs.read_stacks()
@@ -26,7 +26,7 @@ STACK = STACKS["tf457-ds0182"]
 ENTRY = store.entries().entries["gradient-checkpointing-default"]
 FAILED = Outcome("error", "RuntimeError: ready only once")
 RIGHT = Outcome("right")
-APPLIED = Outcome("right", applied=("gradient-checkpointing-default",))
+APPLIED = Outcome("right", applied="gradient-checkpointing-default")
 RESULT = Result(
     id="c",
     ok=True,
@@ -81,9 +81,9 @@ def test_a_narrower_claim_than_the_gate() -> None:
 
 
 def test_the_users_own_choice_stands_with_its_warning() -> None:
-    said = dataclasses.replace(APPLIED, outcome="error", warned=("vlmpatch [x]: stands as said",))
+    said = dataclasses.replace(APPLIED, outcome="error", warned="vlmpatch [x]: stands as said")
     assert faults(FAILED, said, warns="stands as said") == ""
-    silent = dataclasses.replace(said, warned=())
+    silent = dataclasses.replace(said, warned="")
     assert "the warning was not printed" in faults(FAILED, silent, warns="stands as said")
 
 
@@ -115,26 +115,23 @@ def test_a_patch_no_row_needs_is_noted() -> None:
     ],
 )
 def test_the_worst_thing_a_cell_shows(changes: dict[str, Any], outcome: str) -> None:
-    found = judge.outcome(dataclasses.replace(RESULT, **changes))
+    found = judge.outcome(dataclasses.replace(RESULT, **changes), "a")
     assert found.outcome == outcome
-    assert (found.applied, found.troubled, found.warned) == (("a",), ("b",), ("vlmpatch [a]: careful",))
+    assert (found.applied, found.troubled, found.warned) == ("a", ("b",), "vlmpatch [a]: careful")
+
+
+@pytest.mark.parametrize("patch", ["b", "c", "unknown", ""])
+def test_what_another_patch_does_and_says_is_not_the_rows(patch: str) -> None:
+    found = judge.outcome(RESULT, patch)
+    assert (found.applied, found.warned) == ("", "")
 
 
 def test_what_is_kept_names_no_folder_of_this_machine() -> None:
     error = "no flag ['--logging_dir=/tmp/a-b/c.d', 'and/or 1/2'], see https://example.org/x"
     log = "vlmpatch [a]: /home/me/trainer.py should say so\n"
-    found = judge.outcome(dataclasses.replace(RESULT, ok=False, error=error, log=log))
+    found = judge.outcome(dataclasses.replace(RESULT, ok=False, error=error, log=log), "a")
     assert found.detail == "no flag ['--logging_dir=<path>', 'and/or 1/2'], see https://example.org/x"
-    assert found.warned == ("vlmpatch [a]: <path> should say so",)
-
-
-def test_results_survive_the_file(tmp_path: Path) -> None:
-    results = Store(tmp_path / "data" / "results.json")
-    found = dataclasses.replace(APPLIED, key="k", date="2026-01-01", versions={"torch": "2.13.0"})
-    results.put(STACK.name, "r", "bare", found)
-    results.save([STACK.name], ["r"])
-    assert Store(results.path).get(STACK.name, "r", "bare") == found
-    assert Store(results.path).get(STACK.name, "r", "patched") is None
+    assert found.warned == "vlmpatch [a]: <path> should say so"
 
 
 def test_what_makes_a_result_stale() -> None:
@@ -197,7 +194,7 @@ def test_pages_and_verified_lists_are_what_the_results_say() -> None:
     measured = render.Measured(Store())
     for language, path in render.PAGES.items():
         assert path.read_text(encoding="utf-8") == render.page(measured, language)
-    assert render.VERIFIED.read_text(encoding="utf-8") == render.verified_json(measured)
+    assert render.VERIFIED.read_text(encoding="utf-8") == render.verified_csv(measured)
 
 
 def test_the_record_holds_the_stacks_a_patch_was_seen_to_mend() -> None:
@@ -205,7 +202,7 @@ def test_the_record_holds_the_stacks_a_patch_was_seen_to_mend() -> None:
     measured.stacks = {STACK.name: STACK}
     measured.pairs = {(STACK.name, "ddp-unused"): (FAILED, APPLIED)}
     measured.faults = {(STACK.name, "ddp-unused"): []}
-    (stacks,) = json.loads(render.verified_json(measured)).values()
+    (stacks,) = verified.read(render.verified_csv(measured).splitlines()).values()
     assert [stack["transformers"] for stack in stacks] == ["4.57.6"]
 
 
@@ -253,13 +250,13 @@ def test_drift_reads_the_torch_it_is_asked_for(tmp_path: Path, monkeypatch: pyte
 
 
 def test_recorded_shapes_cover_the_stacks() -> None:
-    recorded = set(json.loads(drift.SHAPES.read_text()))
+    recorded = {path.stem for path in drift.SHAPES.iterdir()}
     assert len(recorded) >= 9
     assert recorded <= set(STACKS)
 
 
 def test_no_open_gate_meets_a_shape_its_patch_does_not_know() -> None:
-    recorded = json.loads(drift.SHAPES.read_text())
+    recorded = drift.shapes()
     unknown = [
         f"{stack}: {name} ({target}): {look['reason']}"
         for stack, probe in recorded.items()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 
-from tests.lab import record
+import pytest
+
+from tests.lab import record, table
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="tests.unit.test_one" name="test_a" time="1.4"/>
@@ -18,15 +19,12 @@ REPORT = """<testsuites><testsuite>
 
 def test_a_report_is_counted_by_file() -> None:
     found = record.read(REPORT, "abc", "2026-01-02")
-    assert found["tests/unit/test_one.py"] == {
-        **{"commit": "abc", "date": "2026-01-02", "seconds": 2},
-        **{"passed": 1, "failed": 1, "skipped": 1},
-    }
-    assert found["tests/e2e/test_two.py"]["seconds"] == 60
+    assert found["tests/unit/test_one.py"] == record.Ran("abc", "2026-01-02", 1, 1, 1, 2)
+    assert found["tests/e2e/test_two.py"].seconds == 60
 
 
 def test_parts_are_added_and_files_that_are_gone_dropped(tmp_path: Path) -> None:
-    store = tmp_path / "tests.json"
+    store = tmp_path / "tests.csv"
     for name in ("tests/unit/test_one.py", "tests/e2e/test_two.py"):
         path = tmp_path / name
         path.parent.mkdir(parents=True)
@@ -34,22 +32,26 @@ def test_parts_are_added_and_files_that_are_gone_dropped(tmp_path: Path) -> None
     found = record.read(REPORT, "abc", "2026-01-02")
     record.write(found, tmp_path, store)
     (tmp_path / "tests/unit/test_one.py").unlink()
-    record.write(
-        {"tests/e2e/test_two.py": {**found["tests/e2e/test_two.py"], "commit": "def"}}, tmp_path, store
-    )
-    assert {name: ran["commit"] for name, ran in json.loads(store.read_text()).items()} == {
-        "tests/e2e/test_two.py": "def"
-    }
+    again = found["tests/e2e/test_two.py"]._replace(commit="def")
+    record.write({"tests/e2e/test_two.py": again}, tmp_path, store)
+    assert record.known(store) == {"tests/e2e/test_two.py": again}
+
+
+def test_a_count_that_is_no_number(tmp_path: Path) -> None:
+    store = tmp_path / "tests.csv"
+    store.write_text(f"{','.join(record.COLUMNS)}\ntests/a.py,abc,2026-01-02,many,0,0,1\n")
+    with pytest.raises(table.Broken, match=r"tests.csv, line 2: .*'many'.*\(git checkout .*make test-all"):
+        record.known(store)
 
 
 def test_what_differs_from_the_commit_is_seen(tmp_path: Path) -> None:
-    store, code = tmp_path / "tests.json", tmp_path / "code.py"
+    store, code = tmp_path / "tests.csv", tmp_path / "code.py"
     who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
-    store.write_text("{}")
+    store.write_text("a\n")
     code.write_text("1\n")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
-    store.write_text("{ }")
+    store.write_text("b\n")
     assert record.changed(tmp_path, store) == []
     code.write_text("2\n")
     assert record.changed(tmp_path, store) == ["code.py"]

@@ -1,15 +1,15 @@
 """How near the installed versions are to those a patch has been run on.
 
-``verified.json`` is written by the matrix (``make matrix``): by patch, the stacks on which the failure was
-seen without the patch and was gone with it.
+``data/verified.csv`` is written by the matrix (``make matrix``): a line a patch and a stack on which the
+failure was seen without the patch and was gone with it.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Entry
@@ -22,11 +22,19 @@ def stacks() -> Mapping[str, Stacks]:
     """What the matrix recorded, by patch id; nothing where the record is not there or broken."""
     root = os.path.dirname(default_path())
     try:
-        with open(os.path.join(root, "data", "compat", "verified.json"), encoding="utf-8") as handle:
-            recorded: Mapping[str, Stacks] = json.load(handle)
-    except (OSError, ValueError):
+        with open(os.path.join(root, "data", "verified.csv"), encoding="utf-8", newline="") as handle:
+            return read(handle)
+    except (OSError, ValueError, KeyError, csv.Error):
         return {}
-    return recorded
+
+
+def read(lines: Iterable[str]) -> Mapping[str, Stacks]:
+    """The stacks by patch; of each the versions that it has."""
+    found: dict[str, list[Mapping[str, str]]] = {}
+    for line in csv.DictReader(lines, restval="", strict=True):
+        patch = line.pop("patch")
+        found.setdefault(patch, []).append({name: version for name, version in line.items() if version})
+    return found
 
 
 def sentence(entry: Entry, verified: Stacks, installed: Mapping[str, str | None]) -> str:
