@@ -1,6 +1,6 @@
 """What ``import vlmpatch`` does: as little as can be.
 
-A sentry goes first among the finders and knows the names of all targets. The engine, the catalog and
+A lazy finder goes first among the finders and knows the names of all targets. The engine, the catalog and
 everything they import are loaded when the first of those names is imported, or when somebody calls
 ``vlmpatch.status()`` and its like: a process that never trains a model pays for none of it.
 """
@@ -24,7 +24,7 @@ _lock = RLock()
 _engine: Engine | None = None
 
 
-class Sentry:
+class LazyFinder:
     """A meta path finder that finds nothing, and wakes the engine before the first target is imported."""
 
     def __init__(self, names: frozenset[str], tops: frozenset[str]) -> None:
@@ -39,7 +39,7 @@ class Sentry:
 
 def arm() -> None:
     """Wait for the targets; called by ``import vlmpatch``, and without effect when called again."""
-    if _engine is not None or any(isinstance(finder, Sentry) for finder in sys.meta_path):
+    if _engine is not None or any(isinstance(finder, LazyFinder) for finder in sys.meta_path):
         return
     known = index.read(default_path())
     asked = any(name.startswith("VLMPATCH_") for name in os.environ)
@@ -47,7 +47,7 @@ def arm() -> None:
     if known is None or asked or not known["names"].isdisjoint(sys.modules):
         engine()
     else:
-        sys.meta_path.insert(0, Sentry(known["names"], known["tops"]))
+        sys.meta_path.insert(0, LazyFinder(known["names"], known["tops"]))
 
 
 def engine() -> Engine:
@@ -62,7 +62,7 @@ def engine() -> Engine:
                 _engine = made = make(os.environ)
         if made is not None:
             # Not under the lock: patches import, and a thread that holds an import lock may wait for us.
-            for finder in [finder for finder in sys.meta_path if isinstance(finder, Sentry)]:
+            for finder in [finder for finder in sys.meta_path if isinstance(finder, LazyFinder)]:
                 sys.meta_path.remove(finder)  # never the whole list anew: others put theirs in meanwhile
             made.arm()
             if made.asked.watch:  # asked for by name: the one tool that runs inside a training

@@ -1,4 +1,4 @@
-"""The compiled catalog, and the sentry that wakes the engine with the first target."""
+"""The compiled catalog, and the lazy finder that wakes the engine with the first target."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_the_engine_wakes_when_it_is_needed(checkout: Path, way: str) -> None:
     }
     probe = (
         "import sys; awake = 'vlmpatch.engine.engine' in sys.modules; "
-        "print(awake, [type(finder).__name__ for finder in sys.meta_path].count('Sentry'))"
+        "print(awake, [type(finder).__name__ for finder in sys.meta_path].count('LazyFinder'))"
     )
     assert python(checkout, f"{ways[way]}; {probe}") == "True 0"
 

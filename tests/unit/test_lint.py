@@ -26,7 +26,7 @@ def around(armed: frozenset[str] = frozenset(), kind: Model = VLM, **installed: 
 
 
 def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> dict[str, Finding]:
-    made = launch_config.Setup()
+    made = launch_config.LaunchConfig()
     launch_config.from_command(command, "the command", made, str(folder))
     return {finding.code: finding for finding in lint(made, given_ or around())}
 
@@ -122,12 +122,12 @@ def test_a_script_counts_and_is_started_above_its_folder(tmp_path: Path) -> None
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
     (tmp_path / "scripts" / "train.sh").write_text(SEVERAL)
-    made = launch_config.Setup()
+    made = launch_config.LaunchConfig()
     launch_config.from_command(str(tmp_path / "scripts" / "train.sh"), "the command", made)
     assert made.problems == []
     assert (made.accumulation, made.stage, made.lora) == (4, 2, None)
-    assert made.said["image_max_pixels"].value == "1003520"
-    assert made.said["per_device_train_batch_size"].value == "2"
+    assert made.options["image_max_pixels"].value == "1003520"
+    assert made.options["per_device_train_batch_size"].value == "2"
 
 
 DEEPSPEED = {"zero_optimization": {"stage": 3}, "gradient_accumulation_steps": "auto"}
@@ -221,6 +221,6 @@ def test_any_configuration_can_be_looked_at(
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "ds.json"
     path.write_text(json.dumps(data))
-    made = launch_config.Setup()
+    made = launch_config.LaunchConfig()
     launch_config.from_file(str(path), made)
     lint(made, around())

@@ -12,7 +12,7 @@ from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import verify
 from vlmpatch.tools.run import INJECT
-from vlmpatch.tools.verify import Found, Row, Verdict
+from vlmpatch.tools.verify import Ending, Row, Verdict
 from vlmpatch.tools.view.language import Words
 from vlmpatch_lab.cell import Cell
 
@@ -122,31 +122,31 @@ def test_a_run_that_never_came_back_is_said() -> None:
 
 def test_a_choice_of_the_users_is_sound_when_it_was_warned_of() -> None:
     warned = row("a-patch", warns="it stands")
-    failed = Found("error", "RuntimeError")
+    failed = Ending("error", "RuntimeError")
     assert Verdict(warned, failed, failed._replace(log="vlmpatch: it stands")).sound
     assert not Verdict(warned, failed, failed).sound
     assert not Verdict(row("a-patch"), failed, failed).sound
 
 
 def test_what_the_machine_itself_cannot_run_is_no_verdict() -> None:
-    gloo = Found("error", "RuntimeError: no support for _allgather_base")
+    gloo = Ending("error", "RuntimeError: no support for _allgather_base")
     verdict = Verdict(row("a-patch", fails="error: AssertionError"), gloo, gloo)
     assert not verdict.tried
     text = " ".join(verify.view([verdict], [], ENGLISH, "cpu", 1.0).text().split())
     assert "0 of 0 runs" in text
     assert "this machine cannot run it" in text
-    aborted = Found("error", "ended with exit code -6; see rank1.log")
-    lacking = Found("error", "RuntimeError: no support for _allgather_base in Gloo process group")
+    aborted = Ending("error", "ended with exit code -6; see rank1.log")
+    lacking = Ending("error", "RuntimeError: no support for _allgather_base in Gloo process group")
     assert not Verdict(row("a-patch", fails="error: ALLREDUCE"), aborted, lacking).tried
     assert Verdict(row("a-patch", fails="error: ALLREDUCE"), lacking, aborted).tried
-    its_own = Found("error", "AssertionError: twice")
+    its_own = Ending("error", "AssertionError: twice")
     assert Verdict(row("a-patch", fails="error: AssertionError"), its_own, its_own).tried
 
 
 def test_the_table_in_both_languages(world: World) -> None:
-    bad = Verdict(row("a-patch"), Found("error", "RuntimeError: x"), Found("missing", "3"))
+    bad = Verdict(row("a-patch"), Ending("error", "RuntimeError: x"), Ending("missing", "3"))
     cost = {"seconds": 0.01, "calls": 7, "elements": 9}
-    good = Verdict(row("b-patch"), Found("right", "0e+00", cost), Found("right", "0e+00", cost))
+    good = Verdict(row("b-patch"), Ending("right", "0e+00", cost), Ending("right", "0e+00", cost))
     english = verify.view([bad, good], [], ENGLISH, "cpu", 12.0).text()
     assert "NO" in english
     assert "1 of 2 runs" in english

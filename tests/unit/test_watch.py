@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from vlmpatch.watch import training
-from vlmpatch.watch.training import Finding
+from vlmpatch.watch.training import SilentFailure
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = """
@@ -34,9 +34,9 @@ def test_only_who_asks_for_it_loads_it(value: str, loaded: str) -> None:
 
 def test_a_finding_names_some_and_counts_the_others() -> None:
     names = tuple(f"layer{number}" for number in range(6))
-    text = str(Finding("6 parameters are wrong", names, "a bug"))
+    text = str(SilentFailure("6 parameters are wrong", names, "a bug"))
     assert text == "6 parameters are wrong: layer0, layer1, layer2, layer3 and 2 more. Likely cause: a bug"
-    assert str(Finding("the loss is wrong", (), "a bug")) == "the loss is wrong. Likely cause: a bug"
+    assert str(SilentFailure("the loss is wrong", (), "a bug")) == "the loss is wrong. Likely cause: a bug"
 
 
 def test_one_rank_speaks_for_all_and_each_for_its_own(

@@ -48,7 +48,7 @@ def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str
     return Status(entry.id, State.APPLIED, f"{verdict.reason}: {'; '.join(patch.changes())}")
 
 
-def outlook(entry: Entry, target: str, seen: Collection[str], modules: Mapping[str, str]) -> Status:
+def forecast(entry: Entry, target: str, seen: Collection[str], modules: Mapping[str, str]) -> Status:
     """What is to be expected of ``target``, which has not run.
 
     Args:

@@ -148,13 +148,13 @@ class Engine:
         return {id_: self._status(entry) for id_, entry in self.catalog.entries.items()}
 
     def _status(self, entry: Entry) -> Status:
-        from vlmpatch.engine.apply import outlook
+        from vlmpatch.engine.apply import forecast
 
         if reason := self._switches.reason(entry.id):
             return Status(entry.id, State.OFF, reason)
         seen = self._outcomes[entry.id].copy()
         unseen = [
-            outlook(entry, each, seen, self.catalog.modules) for each in entry.targets if each not in seen
+            forecast(entry, each, seen, self.catalog.modules) for each in entry.targets if each not in seen
         ]
         return min([*seen.values(), *unseen], key=lambda status: WEIGHT.index(status.state))
 

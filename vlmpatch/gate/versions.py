@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PEP440 = ("specifiers", "version")
 
 
-class Found(NamedTuple):
+class Installed(NamedTuple):
     """What is known of one distribution; ``version`` is None when it is not installed."""
 
     version: str | None
@@ -28,7 +28,7 @@ class Found(NamedTuple):
     remark: str = ""
 
 
-def installed(distribution: str, module: str) -> Found:
+def installed(distribution: str, module: str) -> Installed:
     """The version of ``distribution`` that this process runs, or would import.
 
     What the loaded module says of itself stands above metadata, which a second distribution of the
@@ -44,14 +44,14 @@ def installed(distribution: str, module: str) -> Found:
     if isinstance(loaded, str):
         contradicted = recorded and not _same_release(loaded, recorded[0])
         remark = f"metadata says {recorded[0]}, the loaded module {loaded}" if contradicted else ""
-        return Found(str(loaded), "loaded module", remark)
+        return Installed(str(loaded), "loaded module", remark)
     if recorded:
         several = f"several are recorded: {', '.join(recorded)}" if len(set(recorded)) > 1 else ""
-        return Found(recorded[0], "metadata", several)
+        return Installed(recorded[0], "metadata", several)
     stated = _stated(module)
     if stated is None:
-        return Found(None, "absent")
-    return Found(stated, "source", "no metadata; read from the package's source")
+        return Installed(None, "absent")
+    return Installed(stated, "source", "no metadata; read from the package's source")
 
 
 def running(distribution: str, module: str) -> str | None:

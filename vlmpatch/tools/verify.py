@@ -65,7 +65,7 @@ class Row(NamedTuple):
         return all(_inside(name, specifier) for name, specifier in self.where.items())
 
 
-class Found(NamedTuple):
+class Ending(NamedTuple):
     """What one run did: ``right``, ``error``, ``missing``, ``ranks``, ``difference`` or ``none``."""
 
     outcome: str
@@ -79,8 +79,8 @@ class Verdict(NamedTuple):
     """A row's two runs, and what they say of its patch."""
 
     row: Row
-    bare: Found
-    patched: Found
+    bare: Ending
+    patched: Ending
 
     @property
     def tried(self) -> bool:
@@ -372,16 +372,16 @@ class Progress:
 # --- judging ------------------------------------------------------------------------------------
 
 
-def judge(reports: Mapping[str, Any], cell: Cell, tolerance: float) -> Found:
+def judge(reports: Mapping[str, Any], cell: Cell, tolerance: float) -> Ending:
     """The worst thing a run shows."""
     report = reports.get(cell.id)
     if report is None:
-        return Found("none", str(reports.get("", {}).get("error", "")))
+        return Ending("none", str(reports.get("", {}).get("error", "")))
     first = report["ranks"][0]
     states = first.get("patches", {})
     applied = frozenset(name for name, state in states.items() if state == "applied")
     outcome, detail = _worst(report, tolerance)
-    return Found(outcome, detail, first.get("cost", {}), applied, report["log"])
+    return Ending(outcome, detail, first.get("cost", {}), applied, report["log"])
 
 
 def _worst(report: Mapping[str, Any], tolerance: float) -> tuple[str, str]:
@@ -459,7 +459,7 @@ def view(
     return page
 
 
-def said(found: Found, words: Words) -> str:
+def said(found: Ending, words: Words) -> str:
     """An outcome in words."""
     sentences = {
         "right": words("gradients are right ({detail} off)", detail=found.detail),

@@ -36,7 +36,7 @@ TOWERS = ("visual", "vision", "vpm")
 NEVER, ZERO = 0, 1  # a gradient that is not zero is 2
 
 
-class Finding(NamedTuple):
+class SilentFailure(NamedTuple):
     """Something that is wrong: what, with which names, and why it may be so."""
 
     what: str
@@ -62,8 +62,8 @@ class Watcher:
         self.model = model
         self.left = steps
         self.steps = 0
-        self.findings: list[Finding] = []  # the same on every rank
-        self.own: list[Finding] = []  # of this rank's batch
+        self.findings: list[SilentFailure] = []  # the same on every rank
+        self.own: list[SilentFailure] = []  # of this rank's batch
         self.remarks: list[str] = []
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         # Name -> whether a gradient other than zero arrived, on the device; absent: none arrived at all.
@@ -100,7 +100,7 @@ class Watcher:
         self.left -= 1
         if apart := self._apart():
             self.findings.append(
-                Finding(f"after step {self.steps} the ranks hold different parameters", apart, APART)
+                SilentFailure(f"after step {self.steps} the ranks hold different parameters", apart, APART)
             )
             self.left = 0
         if self.left <= 0:
@@ -122,18 +122,20 @@ class Watcher:
             self.pair.end()
         self.arrived.clear()
 
-    def _unreached(self) -> list[Finding]:
+    def _unreached(self) -> list[SilentFailure]:
         """What no rank's backward reached, and what got zeros on every rank."""
         seen = self._seen_by_any()
         found = []
         never = tuple(name for name, level in seen.items() if level == NEVER)
         if never:
             what = f"in {self.steps} steps the backward never reached {len(never)} of {len(self.trained)}"
-            found.append(Finding(f"{what} trainable parameters", never, _why_unreached(self.model, never)))
+            found.append(
+                SilentFailure(f"{what} trainable parameters", never, _why_unreached(self.model, never))
+            )
         zero = tuple(name for name, level in seen.items() if level == ZERO and not _awaits_its_pair(name))
         if zero:
             what = f"in {self.steps} steps {len(zero)} trainable parameters got nothing but zeros"
-            found.append(Finding(what, zero, ZEROS))
+            found.append(SilentFailure(what, zero, ZEROS))
         return found
 
     def _seen_by_any(self) -> dict[str, int]:
@@ -262,7 +264,7 @@ class Comparison:
         needed = 2 * sum(p.numel() * p.element_size() for p in self.watcher.trained.values())
         return "" if needed <= MEMORY * _free(self.watcher.model) else "it would take too much memory"
 
-    def compared(self) -> list[Finding]:
+    def compared(self) -> list[SilentFailure]:
         """What differs; gradients up to one common factor (accumulation, a scaled loss)."""
 
         found = []
@@ -270,13 +272,15 @@ class Comparison:
         tolerance = TOLERANCE.get(str(dtype).removeprefix("torch."), LOW_PRECISION)
         off, on = self.losses[0], self.losses[-1]
         if not _close(off, on, tolerance):
-            found.append(Finding(f"the loss is {on:.6g}, with checkpointing off {off:.6g}", (), RECOMPUTED))
+            found.append(
+                SilentFailure(f"the loss is {on:.6g}, with checkpointing off {off:.6g}", (), RECOMPUTED)
+            )
         missing = tuple(name for name in self.right if name not in self.mine)
         if missing:
             what = (
                 f"{len(missing)} trainable parameters have a gradient with checkpointing off and none with it"
             )
-            found.append(Finding(what, missing, _why_unreached(self.watcher.model, missing)))
+            found.append(SilentFailure(what, missing, _why_unreached(self.watcher.model, missing)))
         both = [name for name in self.right if name in self.mine]
         scale = self._scale(both)
         whole = sum(float(self.right[name].float().norm()) ** 2 for name in both) ** 0.5
@@ -288,7 +292,7 @@ class Comparison:
         )
         if wrong:
             what = f"the gradients of {len(wrong)} parameters are not those with checkpointing off"
-            found.append(Finding(what, wrong, RECOMPUTED))
+            found.append(SilentFailure(what, wrong, RECOMPUTED))
         if not found:
             norm = abs(scale) * whole
             self.remarks.append(

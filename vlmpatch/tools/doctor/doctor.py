@@ -28,7 +28,7 @@ from vlmpatch.tools.doctor import installation, remote, verified
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.findings import Finding, ordered, redacted
-from vlmpatch.tools.lint.launch_config import Setup, from_command, from_file
+from vlmpatch.tools.lint.launch_config import LaunchConfig, from_command, from_file
 from vlmpatch.tools.lint.model import read as read_model
 from vlmpatch.tools.lint.rules import Around, ended, inside, lint
 from vlmpatch.tools.view.language import Words
@@ -224,14 +224,14 @@ def _launch(asked: Asked, around: Around) -> Iterator[Finding]:
         model = None
     if model and model.remote:
         yield from _remote(model.folder, around, "D08")
-    setup = Setup()
+    launch = LaunchConfig()
     if asked.command:
-        from_command(asked.command, say("the command"), setup)
+        from_command(asked.command, say("the command"), launch)
     if asked.ds_config:
-        from_file(asked.ds_config, setup)
-        setup.say("deepspeed", asked.ds_config, "--ds-config")
+        from_file(asked.ds_config, launch)
+        launch.say("deepspeed", asked.ds_config, "--ds-config")
     if asked.command or asked.ds_config or model:
-        yield from lint(setup, around._replace(model=model))
+        yield from lint(launch, around._replace(model=model))
 
 
 def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:

@@ -15,7 +15,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _STAGE = re.compile(r"zero[_-]?(?:stage[_-]?)?([0-3])", re.IGNORECASE)
 
 
-class Said(NamedTuple):
+class Option(NamedTuple):
     """A value, as it was written, and where."""
 
     value: str
@@ -41,11 +41,11 @@ class Said(NamedTuple):
             return None
 
 
-class Setup:
+class LaunchConfig:
     """Everything a launch says, by name; the first to say something is heard (the command line)."""
 
     def __init__(self) -> None:
-        self.said: dict[str, Said] = {}
+        self.options: dict[str, Option] = {}
         self.programs: list[str] = []
         self.problems: list[str] = []
 
@@ -56,11 +56,11 @@ class Setup:
         elif isinstance(value, (dict, list)):
             value = json.dumps(value)
         key = name.lstrip("-").replace("-", "_")
-        self.said.setdefault(key, Said("" if value is None else str(value), where, key))
+        self.options.setdefault(key, Option("" if value is None else str(value), where, key))
 
-    def get(self, *names: str) -> Said | None:
+    def get(self, *names: str) -> Option | None:
         """The first of ``names`` that is set."""
-        return next((self.said[name] for name in names if name in self.said), None)
+        return next((self.options[name] for name in names if name in self.options), None)
 
     @property
     def stage(self) -> int:
@@ -83,21 +83,21 @@ class Setup:
         return named is not None and "offload" in os.path.basename(named.value)
 
     @property
-    def lora(self) -> Said | None:
+    def lora(self) -> Option | None:
         """What asks for adapters."""
         for name, meant in _LORA.items():
-            given = self.said.get(name)
+            given = self.options.get(name)
             if given and (given.on if meant is None else given.value.lower() in meant):
                 return given
         return self.get("lora_rank", "lora_r", "lora_target", "lora_target_modules")
 
     @property
-    def checkpointing(self) -> Said | None:
+    def checkpointing(self) -> Option | None:
         """What says whether to checkpoint."""
         return self.get("gradient_checkpointing")
 
     @property
-    def reentrant(self) -> Said | None:
+    def reentrant(self) -> Option | None:
         """What says use_reentrant=True in so many words."""
         kwargs = self.get("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant")
         given = self.get("use_reentrant", "use_reentrant_gc", "gradient_checkpointing_kwargs.use_reentrant")
@@ -122,7 +122,7 @@ class Setup:
     @property
     def llamafactory(self) -> bool:
         """Whether LLaMA-Factory is launched."""
-        return "llamafactory-cli" in self.programs or "finetuning_type" in self.said
+        return "llamafactory-cli" in self.programs or "finetuning_type" in self.options
 
     @property
     def minicpmv(self) -> bool:
@@ -167,30 +167,30 @@ _NO_TRAINING = re.compile(
 )
 
 
-def from_command(line: str, where: str, setup: Setup, folder: str = ".") -> None:
+def from_command(line: str, where: str, launch: LaunchConfig, folder: str = ".") -> None:
     """Read a launch line: a shell script, or a command with its flags."""
-    words = _split(line, setup)
+    words = _split(line, launch)
     if words and words[0] in ("bash", "sh", "source", ".") and len(words) > 1:
         words = words[1:]
     if words and words[0].endswith(".sh"):
-        from_script(os.path.join(folder, words[0]), setup)
+        from_script(os.path.join(folder, words[0]), launch)
         return
-    setup.programs += [
+    launch.programs += [
         os.path.basename(word) for word in words if not word.startswith("-") and "=" not in word
     ][:6]
     for name, value in _flags(words):
-        setup.say(name, value, where)
+        launch.say(name, value, where)
     for word in words:
         if word.endswith((".yaml", ".yml")) and os.path.isfile(os.path.join(folder, word)):
-            from_file(os.path.join(folder, word), setup)
-    _follow(setup, folder, 0)
+            from_file(os.path.join(folder, word), launch)
+    _follow(launch, folder, 0)
 
 
-def _split(line: str, setup: Setup) -> list[str]:
+def _split(line: str, launch: LaunchConfig) -> list[str]:
     try:
         return shlex.split(line, comments=True)
     except ValueError as error:
-        setup.problems.append(f"{line[:60]}: {error}")
+        launch.problems.append(f"{line[:60]}: {error}")
         return line.split()
 
 
@@ -208,15 +208,15 @@ def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
         yield name, value
 
 
-def from_script(path: str, setup: Setup) -> None:
+def from_script(path: str, launch: LaunchConfig) -> None:
     """Read a shell script: its variables, then the line that launches."""
-    if _read(setup, path):
+    if _read(launch, path):
         return
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             text = handle.read(1 << 20)
     except OSError as error:
-        setup.problems.append(f"{path}: {error.strerror}")
+        launch.problems.append(f"{path}: {error.strerror}")
         return
     variables: dict[str, str] = {}
     for number, line in _joined(text):
@@ -224,7 +224,7 @@ def from_script(path: str, setup: Setup) -> None:
         if match := re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(\S*|'[^']*'|\"[^\"]*\")\s*(?:#.*)?$", filled):
             variables[match[1]] = match[2].strip("\"'")
         elif _LAUNCHES.search(filled) and not _NO_TRAINING.search(filled):
-            from_command(filled, f"{os.path.basename(path)}:{number}", setup, os.path.dirname(path) or ".")
+            from_command(filled, f"{os.path.basename(path)}:{number}", launch, os.path.dirname(path) or ".")
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
@@ -284,23 +284,23 @@ def _computed(match: re.Match[str], variables: Mapping[str, str]) -> str:
     return match[0] if words else str(result)
 
 
-def from_file(path: str, setup: Setup, depth: int = 0) -> None:
+def from_file(path: str, launch: LaunchConfig, depth: int = 0) -> None:
     """Read a DeepSpeed, accelerate, TRL, axolotl or LLaMA-Factory configuration."""
-    data = _parsed(path, setup)
+    data = _parsed(path, launch)
     if data is None:
         return
-    _take(data, os.path.basename(path), setup, "")
-    _follow(setup, os.path.dirname(path) or ".", depth + 1)
+    _take(data, os.path.basename(path), launch, "")
+    _follow(launch, os.path.dirname(path) or ".", depth + 1)
 
 
-def _take(data: Mapping[str, Any], where: str, setup: Setup, above: str) -> None:
+def _take(data: Mapping[str, Any], where: str, launch: LaunchConfig, above: str) -> None:
     for name, value in data.items():
-        setup.say(f"{above}{name}", value, where)
+        launch.say(f"{above}{name}", value, where)
         if isinstance(value, Mapping):
-            _take(value, where, setup, f"{above}{name}.")
+            _take(value, where, launch, f"{above}{name}.")
 
 
-def _follow(setup: Setup, folder: str, depth: int) -> None:
+def _follow(launch: LaunchConfig, folder: str, depth: int) -> None:
     for name in (
         "deepspeed",
         "deepspeed_config.deepspeed_config_file",
@@ -308,18 +308,18 @@ def _follow(setup: Setup, folder: str, depth: int) -> None:
         "config",
         "accelerate_config",
     ):
-        given = setup.said.get(name)
+        given = launch.options.get(name)
         path = os.path.join(folder, given.value) if given else ""
         if (
             depth < DEPTH
             and given
             and given.value.endswith((".json", ".yaml", ".yml"))
-            and not _read(setup, path)
+            and not _read(launch, path)
         ):
             if found := _found(folder, given.value):
-                from_file(found, setup, depth)
+                from_file(found, launch, depth)
             else:
-                setup.problems.append(f"{given.where}: --{name} {given.value} is not there")
+                launch.problems.append(f"{given.where}: --{name} {given.value} is not there")
 
 
 def _found(folder: str, name: str) -> str | None:
@@ -330,15 +330,15 @@ def _found(folder: str, name: str) -> str | None:
     return next((path for path in (os.path.join(at, name) for at in above) if os.path.isfile(path)), None)
 
 
-def _read(setup: Setup, path: str) -> bool:
+def _read(launch: LaunchConfig, path: str) -> bool:
     """Whether ``path`` has been read before; from now on it has."""
     mark = f"\0{os.path.abspath(path)}"
-    known = mark in setup.said
-    setup.said.setdefault(mark, Said("", ""))
+    known = mark in launch.options
+    launch.options.setdefault(mark, Option("", ""))
     return known
 
 
-def _parsed(path: str, setup: Setup) -> Mapping[str, Any] | None:
+def _parsed(path: str, launch: LaunchConfig) -> Mapping[str, Any] | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as handle:
             text = handle.read(4 << 20)
@@ -349,15 +349,15 @@ def _parsed(path: str, setup: Setup) -> Mapping[str, Any] | None:
 
             data = yaml.safe_load(text)
     except ImportError:
-        setup.problems.append(f"{path}: cannot be read without PyYAML (pip install pyyaml)")
+        launch.problems.append(f"{path}: cannot be read without PyYAML (pip install pyyaml)")
         return None
     except (OSError, ValueError, RecursionError) as error:
-        setup.problems.append(f"{path}: {str(error).splitlines()[0] if str(error) else 'cannot be read'}")
+        launch.problems.append(f"{path}: {str(error).splitlines()[0] if str(error) else 'cannot be read'}")
         return None
     except Exception as error:  # PyYAML's errors have a root of their own, and it is imported only here
-        setup.problems.append(f"{path}: {str(error).splitlines()[0]}")
+        launch.problems.append(f"{path}: {str(error).splitlines()[0]}")
         return None
     if not isinstance(data, Mapping):
-        setup.problems.append(f"{path}: holds no settings")
+        launch.problems.append(f"{path}: holds no settings")
         return None
     return data
