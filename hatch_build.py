@@ -1,6 +1,6 @@
-"""Puts patches/, compat.toml and its index inside the package, for standard builds only.
+"""Puts patches/, failures/, compat.toml and its index inside the package, for standard builds only.
 
-An editable install must not get a copy: it would go stale. There the package finds both beside itself.
+An editable install must not get a copy: it would go stale. There the package finds them beside itself.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
         """Add them to a wheel; ``version`` is the kind of build: standard or editable."""
         if version == "standard":
             build_data["force_include"]["patches"] = "vlmpatch/patches"
+            build_data["force_include"]["failures"] = "vlmpatch/failures"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
             build_data["force_include"][str(self._index())] = "vlmpatch/compat.index"
             build_data["force_include"]["data/verified.csv"] = "vlmpatch/data/verified.csv"

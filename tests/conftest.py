@@ -52,6 +52,7 @@ class World:
         self.folder = folder
         self.patches = folder / "patches"
         (self.patches / UPSTREAM).mkdir(parents=True)
+        (folder / "failures").mkdir()
         self.entries: list[str] = []
         self.engines: list[Engine] = []
 

@@ -18,6 +18,9 @@ from typing import Any
 from tests.lab import envs
 from tests.matrix import rows
 from tests.matrix.store import ROOT, entries
+from vlmpatch.catalog.location import default_path
+from vlmpatch.tools.explain import failures
+from vlmpatch.tools.view.language import Words
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -137,14 +140,12 @@ def section(kind: Table, reports: list[Table], language: str) -> Iterator[str]:
 def heading(kind: Table, language: str) -> str:
     """The class's own title, or that of its failure; a failure's number first."""
     number = kind.get("failure", "")
-    titled = kind if "title" in kind else failures()[number]
-    return " · ".join(filter(None, [number, said(titled, "title", language)]))
+    own = said(kind, "title", language) if "title" in kind else Words(language).pick(_titles()[number])
+    return " · ".join(filter(None, [number, own]))
 
 
-def failures() -> dict[str, Table]:
-    """The failures of ``compat.toml`` by id."""
-    written = tomllib.loads((ROOT / "compat.toml").read_text(encoding="utf-8"))
-    return {failure["id"]: failure for failure in written["failure"]}
+def _titles() -> dict[str, failures.Pair]:
+    return {id_: failure.title for id_, failure in failures.read(default_path()).known.items()}
 
 
 def stack(name: str) -> str:

@@ -46,6 +46,7 @@ LAUNCH = (
 def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     """The catalog of these tests, in an environment of known versions."""
     shutil.copy(GOLDEN / "compat.toml", world.folder)
+    shutil.copytree(GOLDEN / "failures", world.folder / "failures", dirs_exist_ok=True)
     for name in ("default_choice", "swift_override"):
         (world.patches / UPSTREAM / f"{name}.py").write_text(PATCH)
     world.package("fakeformers")

@@ -40,7 +40,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tracked kind of files, copied: building must not write into the checkout."""
     folder = tmp_path_factory.mktemp("source") / "vlmpatch"
     folder.mkdir()
-    for name in ("vlmpatch", "vlmpatch_lab", "patches", "data"):
+    for name in ("vlmpatch", "vlmpatch_lab", "patches", "failures", "data"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("compat.toml", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, folder / name)
@@ -67,6 +67,7 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     packages = (tmp_path / "env").resolve() / "lib" / found.parts[-6] / "site-packages"
     assert found.parent == packages / "vlmpatch/patches/transformers"
     assert "torch-checkpoint-default" in run(python, "-m", "vlmpatch", "list", cwd=tmp_path)
+    assert "zero3-recompute-release" in run(python, "-m", "vlmpatch", "explain", "F4", cwd=tmp_path)
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
     of_rich = {"rich", "markdown-it-py", "mdurl", "pygments", "typing-extensions"}

@@ -16,8 +16,7 @@ from vlmpatch.catalog.location import patch_modules
 from vlmpatch.catalog.model import Catalog, Entry, Problem
 
 SCHEMA = 1
-# `failure` is for the command line alone (`vlmpatch.tools.explain.failures`); nothing here looks into it.
-KEYS = frozenset({"schema", "modules", "patch", "failure"})
+KEYS = frozenset({"schema", "modules", "patch"})
 SEVERITIES = ("crash", "hang", "silent", "cost")
 # Compiled when a catalog is checked: most processes read one that was.
 _ID = r"[a-z0-9]+(-[a-z0-9]+)*"

@@ -223,6 +223,8 @@ def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Pag
     made = Page()
     made.add(f"{failure.id} · {say.pick(failure.title)}", "head")
     made.add()
+    if failure.where[0]:
+        made.add(say.pick(failure.where), label=say("Where"))
     made.add(say.pick(failure.cause), label=say("Why"))
     label = say("Ended by")
     for entry in failure.patches(catalog):
@@ -267,12 +269,12 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
     Returns:
         0 when something was explained, 1 when the log shows nothing known, 2 when ``what`` is neither.
     """
-    known = failures.read(catalog.path).known
+    known = failures.read(catalog.path)
     if what in catalog.entries:
         patch_page(catalog.entries[what], catalog, say).show(sys.stdout)
         return 0
-    if what in known:
-        failure_page(known[what], catalog, say).show(sys.stdout)
+    if failure := known.called(what):
+        failure_page(failure, catalog, say).show(sys.stdout)
         return 0
     try:
         if what == "-":
@@ -282,7 +284,7 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
         else:
             given = _of_file(what, catalog, say)
     except OSError as error:
-        hint = suggestion(what, [*catalog.entries, *known])
+        hint = suggestion(what, [*catalog.entries, *known.known])
         asked = printable(what, 80)
         print(
             f"'{asked}' is no patch and no failure, and as a log: {error.strerror}. {hint}", file=sys.stderr

@@ -1,8 +1,9 @@
-"""``[[failure]]`` of compat.toml: what people see, why, what to do. Read by the command line only."""
+"""``failures/``, a file a failure: what people see, where, why, what to do. Read by the command line only."""
 
 from __future__ import annotations
 
 import functools
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -19,11 +20,12 @@ else:
 KINDS = ("error", "echo", "hint", "perhaps")
 # A frame as notebooks, rich and pytest write it, squeezed: `x.py:9, in f`, `x.py:9 in f`, `x.py in f(a)`.
 _FRAME = re.compile(r"\.py(?::\d{1,7}[,:]?in[<_a-z]|in\w{1,80}\()")
+Pair = tuple[str, str]
 _LISTS = ("all", "any", "not", "frames", "seen", "unseen", "patches")
 
 
 class Symptom(NamedTuple):
-    """One way in which a failure shows; ``compat.toml`` says what the keys ask for."""
+    """One way in which a failure shows; CONTRIBUTING.md says what the keys ask for."""
 
     every: tuple[Pattern, ...] = ()
     some: tuple[Pattern, ...] = ()
@@ -61,15 +63,31 @@ class Symptom(NamedTuple):
         return bool(self.frames) and 'file"' not in squeezed and _FRAME.search(squeezed) is None
 
 
+class Row(NamedTuple):
+    """A line of the README's table: what people see, and under which circumstances."""
+
+    see: Pair
+    under: Pair
+
+
 class Failure(NamedTuple):
-    """One failure; the pairs are English and Chinese. A ``foreign`` one is none that vlmpatch ends."""
+    """One failure; the pairs are English and Chinese. A ``foreign`` one is none that vlmpatch ends.
+
+    ``untranslated`` are the keys whose Chinese is English still.
+    """
 
     id: str
+    order: int
     foreign: bool
-    title: tuple[str, str]
-    cause: tuple[str, str]
+    title: Pair
+    see: Pair
+    where: Pair
+    cause: Pair
+    prose: Pair
     advice: tuple[tuple[str, ...], tuple[str, ...]]
+    readme: tuple[Row, ...]
     symptoms: tuple[Symptom, ...]
+    untranslated: tuple[str, ...]
 
     def patches(self, catalog: Catalog, symptom: Symptom | None = None) -> list[Entry]:
         """The patches that end this failure, or this symptom of it where it names some."""
@@ -82,64 +100,127 @@ class Failure(NamedTuple):
 
 
 class Failures(NamedTuple):
-    """All failures that are soundly written, and the problems of the others."""
+    """All failures that are soundly written, in their order, and the problems of the others."""
 
     known: dict[str, Failure]
     problems: tuple[Problem, ...]
 
+    def called(self, name: str) -> Failure | None:
+        """The failure that a user calls ``name``: ``F3``, ``f3`` and ``F03`` are one."""
+        return {_plain(id_): failure for id_, failure in self.known.items()}.get(_plain(name))
+
 
 @functools.cache
 def read(path: str) -> Failures:
-    """The failures of the catalog at ``path``; never raises for what the file holds or lacks."""
-    try:
-        with open(path, "rb") as handle:
-            return parse(tomllib.load(handle), path)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
-        return Failures({}, ())  # the catalog itself reports this
-
-
-def parse(data: Mapping[str, Any], path: str) -> Failures:
-    """Validate the ``failure`` tables of ``data``; ``path`` is named in problems."""
-    tables = data.get("failure", [])
-    if not isinstance(tables, list):
-        remedy = "Write each as [[failure]]"
-        return Failures({}, (Problem(f"{path}, failure", "is not a list of tables", remedy),))
-    known: dict[str, Failure] = {}
+    """The failures that lie beside the catalog at ``path``; never raises for what a file holds or lacks."""
+    folder = os.path.join(os.path.dirname(path), "failures")
+    known: list[Failure] = []
     problems: list[Problem] = []
-    for number, table in enumerate(tables, 1):
-        name = table.get("id") if isinstance(table, dict) else None
-        where = f"{path}, failure {name!r}" if isinstance(name, str) else f"{path}, failure number {number}"
+    try:
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".toml"))
+    except OSError as error:
+        problem = Problem(folder, f"cannot be read ({error.strerror})", "Reinstall vlmpatch")
+        return Failures({}, (problem,))
+    for name in names:
         try:
-            failure = _failure(table)
-            if failure.id in known:
-                raise ValueError("id appears twice; give each failure its own")
-            known[failure.id] = failure
-        except ValueError as error:
-            problems.append(Problem(where, str(error), "CONTRIBUTING.md describes the keys"))
-    return Failures(known, tuple(problems))
+            with open(os.path.join(folder, name), "rb") as handle:
+                known.append(parse(tomllib.load(handle), name))
+        except (OSError, ValueError) as error:
+            remedy = "CONTRIBUTING.md describes the keys of failures/"
+            problems.append(Problem(os.path.join(folder, name), str(error), remedy))
+    return Failures({each.id: each for each in sorted(known, key=_place)}, tuple(problems))
 
 
-def _failure(table: object) -> Failure:
-    if not isinstance(table, dict):
-        raise ValueError("is not a table; write it as [[failure]]")
-    texts, lists = ("title", "title_zh", "cause", "cause_zh"), ("advice", "advice_zh")
-    _known_keys(table, {"id", "foreign", *texts, *lists, "symptoms"})
+def parse(table: Mapping[str, Any], name: str) -> Failure:
+    """The failure that ``table`` describes.
+
+    Args:
+        table: the parsed TOML.
+        name: the file's; it is the id, a number in two digits.
+
+    Raises:
+        ValueError: something in it is not as it should be; the text names the key and what to write.
+    """
+    _known_keys(table, {"id", "order", "foreign", "readme", "symptoms", *_paired(*_TEXTS, *_MORE, "advice")})
     if not isinstance(foreign := table.get("foreign", False), bool):
         raise ValueError("foreign is neither true nor false")
-    for key in ("id", *texts):
-        if not isinstance(table.get(key), str) or not table[key].strip():
-            raise ValueError(f"{key} is missing, empty or not a string")
-    symptoms = table.get("symptoms", [])
-    if not isinstance(symptoms, list):
-        raise ValueError('symptoms is not a list of tables; write [{ all = ["…"] }]')
+    if not isinstance(order := table.get("order"), int):
+        raise ValueError("order is missing or no number; those with a smaller one come first")
+    id_ = _text(table, "id")
+    if name != f"{_plain(id_, 2)}.toml":
+        raise ValueError(f"id is {id_!r}; the file of that is {_plain(id_, 2)}.toml")
+    given = {key: _pair(table, key) for key in _TEXTS}
+    more = {key: _pair(table, key) if key in table else ("", "") for key in _MORE}
+    if not foreign and not (more["see"][0] and more["where"][0]):
+        raise ValueError("see and where are missing; say what is seen, and where")
+    advice = _strings(table, "advice"), _strings(table, "advice_zh" if "advice_zh" in table else "advice")
     return Failure(
-        table["id"],
-        foreign,
-        (table["title"], table["title_zh"]),
-        (table["cause"], table["cause_zh"]),
-        (_strings(table, "advice"), _strings(table, "advice_zh")),
-        tuple(_symptom(symptom, number) for number, symptom in enumerate(symptoms, 1)),
+        id=id_,
+        order=order,
+        foreign=foreign,
+        advice=advice,
+        readme=_rows(table, more["see"]),
+        symptoms=tuple(_symptom(each, number) for number, each in enumerate(_tables(table, "symptoms"), 1)),
+        untranslated=tuple(key for key in (*_TEXTS, *_MORE, "advice") if _untranslated(table, key)),
+        **given,
+        **more,
     )
+
+
+_TEXTS = ("title", "cause")
+_MORE = ("see", "where", "prose")  # of a foreign failure these may be left out
+
+
+def _place(failure: Failure) -> tuple[int, str]:
+    return failure.order, failure.id
+
+
+def _plain(name: str, digits: int = 1) -> str:
+    """``name`` as it is compared: ``f03`` and ``F3`` are ``F3``, or with two digits ``F03``."""
+    number = re.fullmatch(r"[Ff]0*(\d{1,4})", name)
+    if number:
+        return f"F{int(number[1]):0{digits}}"
+    return name if digits > 1 else name.lower()
+
+
+def _paired(*keys: str) -> set[str]:
+    return {*keys, *(f"{key}_zh" for key in keys)}
+
+
+def _text(table: Mapping[str, Any], key: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(f"{key} is missing, empty or not a string")
+    return value.strip()
+
+
+def _pair(table: Mapping[str, Any], key: str) -> Pair:
+    """The text in both languages; what has no Chinese yet is English in both."""
+    english, chinese = _text(table, key), f"{key}_zh"
+    return english, _text(table, chinese) if chinese in table else english
+
+
+def _untranslated(table: Mapping[str, Any], key: str) -> bool:
+    """Whether Chinese is owed; what consists of `quoted` output needs none."""
+    words = re.sub(r"`[^`]*`", "", str(table.get(key, "")))
+    return f"{key}_zh" not in table and re.search(r"[A-Za-z]", words) is not None
+
+
+def _tables(table: Mapping[str, Any], key: str) -> list[object]:
+    value = table.get(key, [])
+    if not isinstance(value, list):
+        raise ValueError(f"{key} is not a list of tables; write [{{ … }}]")
+    return value
+
+
+def _rows(table: Mapping[str, Any], see: Pair) -> tuple[Row, ...]:
+    rows = []
+    for row in _tables(table, "readme"):
+        if not isinstance(row, dict):
+            raise ValueError('readme is not a list of tables; write [{ under = "…" }]')
+        _known_keys(row, _paired("see", "under"))
+        rows.append(Row(_pair(row, "see") if "see" in row else see, _pair(row, "under")))
+    return tuple(rows)
 
 
 def _symptom(table: object, number: int) -> Symptom:

@@ -37,6 +37,7 @@ class Words:
 
 _CHINESE = {
     "Seen": "看到",
+    "Where": "场景",
     "Why": "原因",
     "Patches": "补丁",
     "Do this": "这样做",
