@@ -29,6 +29,7 @@ NAMES = {
 }
 NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "axolotl", "timm")
 MENDED, RIGHT, CHOICE, WRONG, ABSENT = "✗ → ✓", "✓", "✗ ⚠", "**?**", ""
+EARLIER = "\\*"
 
 WORDS = {
     "en": {
@@ -44,9 +45,17 @@ WORDS = {
         "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
         "legend": (
             f"{MENDED} fails without vlmpatch, right with it · {RIGHT} right without and with it · {CHOICE} "
-            "fails, with a warning: the user's own choice, which stands · empty: the stack lacks what the "
-            "row needs, or it was not run"
+            f"fails, with a warning: the user's own choice, which stands · {EARLIER} measured on an earlier "
+            "revision · empty: the stack lacks what the row needs, or it was not run"
         ),
+        "current": (
+            "{count} of {all} results are of the row, its patch and the pins as they are today ({dates})."
+        ),
+        "earlier": (
+            f"{{count}} ({{dates}}), marked {EARLIER}, were measured on an earlier revision of them, or on "
+            "one that was not recorded."
+        ),
+        "joint": " ",
         "stacks": "## Stacks",
         "table": "## Results",
         "frameworks": "## Frameworks",
@@ -81,8 +90,12 @@ WORDS = {
         "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
         "legend": (
             f"{MENDED} 不用 vlmpatch 失败,使用后正确 · {RIGHT} 用与不用都正确 · {CHOICE} "
-            "失败并给出警告:用户的显式选择,保持不变 · 空白:该环境缺少所需内容,或未运行"
+            f"失败并给出警告:用户的显式选择,保持不变 · {EARLIER} 在较早修订上测得 · "
+            "空白:该环境缺少所需内容,或未运行"
         ),
+        "current": "{all} 个结果中,{count} 个({dates})与今天的场景、补丁和固定版本一致。",
+        "earlier": f"{{count}} 个({{dates}},以 {EARLIER} 标记)在较早的修订上测得,或当时未记录修订。",
+        "joint": "",
         "stacks": "## 环境",
         "table": "## 结果",
         "frameworks": "## 框架",
@@ -120,6 +133,9 @@ class Measured:
         self.entries = store.entries().entries
         self.pairs: dict[tuple[str, str], Pair] = {}
         self.faults: dict[tuple[str, str], list[str]] = {}
+        self.earlier: set[tuple[str, str]] = (
+            set()
+        )  # what is not of the row, its patch and its pins as they are
         for name, stack in self.stacks.items():
             for row in self.rows.values():
                 bare, patched = results.get(name, row.id, "bare"), results.get(name, row.id, "patched")
@@ -128,6 +144,8 @@ class Measured:
                     entry = self.entries.get(row.patch)
                     found = judge.faults(row, entry, rows.versions(stack), bare, patched)
                     self.faults[name, row.id] = found
+                    if not store.is_current(stack, row, bare, patched):
+                        self.earlier.add((name, row.id))
 
     def symbol(self, stack: str, row: Row) -> str:
         if (stack, row.id) not in self.pairs:
@@ -135,21 +153,33 @@ class Measured:
         if self.faults[stack, row.id]:
             return WRONG
         bare, patched = self.pairs[stack, row.id]
+        mark = EARLIER if (stack, row.id) in self.earlier else ""
         if bare.outcome == "right":
-            return RIGHT
-        return MENDED if patched.outcome == "right" else CHOICE
+            return RIGHT + mark
+        return (MENDED if patched.outcome == "right" else CHOICE) + mark
 
-    def verified(self) -> dict[str, list[str]]:
-        """Stacks on which a patch's failure was seen, and gone with it; by patch."""
-        found: dict[str, list[str]] = {}
+    def verified(self) -> dict[str, dict[str, set[str]]]:
+        """Stacks on which a patch's failure was seen, and gone with it, by patch; and its revisions there."""
+        found: dict[str, dict[str, set[str]]] = {}
         for (stack, name), (bare, patched) in self.pairs.items():
             row = self.rows[name]
             proven = bare.outcome != "right" and patched.applied == row.patch
             if row.patch and proven and not self.faults[stack, name]:
-                found.setdefault(row.patch, [])
-                if stack not in found[row.patch]:
-                    found[row.patch].append(stack)
+                revisions = found.setdefault(row.patch, {}).setdefault(stack, set())
+                revisions.update([patched.revision] if patched.revision else [])
         return found
+
+    def standing(self, words: Mapping[str, str]) -> str:
+        """How much of it is of today, and how much is of earlier revisions."""
+        dates: dict[bool, list[str]] = {True: [], False: []}  # of earlier pairs, of current ones
+        for key, pair in self.pairs.items():
+            dates[key in self.earlier].append(max(found.date for found in pair))
+        parts = [
+            words["current"].format(count=len(dates[False]), all=len(self.pairs), dates=_span(dates[False]))
+        ]
+        if dates[True]:
+            parts.append(words["earlier"].format(count=len(dates[True]), dates=_span(dates[True])))
+        return words["joint"].join(parts)
 
 
 def main() -> int:
@@ -168,6 +198,11 @@ def main() -> int:
     return 1 if stale and asked.check else 0
 
 
+def _span(dates: Sequence[str]) -> str:
+    first, last = (min(dates), max(dates)) if dates else ("–", "–")
+    return first if first == last else f"{first} – {last}"
+
+
 # --- the pages ----------------------------------------------------------------------------------
 
 
@@ -182,6 +217,7 @@ def page(measured: Measured, language: str) -> str:
         words["dates"].format(first=dates[0], last=dates[-1], torch=TORCH.replace("==", " ")),
         words["legend"],
         _verdict(measured, words),
+        measured.standing(words),
         _unmeasured(measured, words),
         words["table"],
         _results(measured, plain, language),
@@ -263,7 +299,7 @@ def _patches(measured: Measured, words: Mapping[str, str]) -> str:
     verified = measured.verified()
     body = []
     for name in measured.entries:
-        stacks = verified.get(name, [])
+        stacks = verified.get(name, {})
         listed = ", ".join(f"`{stack}`" for stack in stacks)
         told = f"{words['count'].format(count=len(stacks))}: {listed}" if stacks else words["elsewhere"]
         body.append([f"`{name}`", told])
@@ -283,11 +319,11 @@ def verified_csv(measured: Measured) -> str:
     verified = measured.verified()
     versions = {name: rows.versions(stack) for name, stack in measured.stacks.items()}
     lines = [
-        (patch, *(versions[stack].get(name, "") for name in NAMED))
+        (patch, " ".join(sorted(revisions)), *(versions[stack].get(name, "") for name in NAMED))
         for patch in sorted(verified)
-        for stack in verified[patch]
+        for stack, revisions in verified[patch].items()
     ]
-    return table.text(("patch", *NAMED), lines)
+    return table.text(("patch", "revisions", *NAMED), lines)
 
 
 if __name__ == "__main__":

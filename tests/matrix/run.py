@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.lab import cells, envs, launch
 from tests.lab.envs import Stack
-from tests.matrix import judge, rows, scripts, store
+from tests.matrix import judge, render, rows, scripts, store
 from tests.matrix.judge import Outcome
 from tests.matrix.rows import Row
 from tests.matrix.store import SIDES, Store
@@ -156,6 +156,7 @@ def report(results: Store) -> int:
         for patch in judge.unproven(pairs):
             print(f"note  [{name}] {patch} is in force, and no row of it fails without it")
     print(f"{right} rows bear out their gates, {contradictions} contradiction(s)")
+    print(render.Measured(results).standing(render.WORDS["en"]).replace(render.EARLIER, "*"))
     return 1 if contradictions else 0
 
 

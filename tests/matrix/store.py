@@ -140,12 +140,24 @@ def key(stack: Stack, row: Row, side: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def is_current(stack: Stack, row: Row, bare: Outcome, patched: Outcome) -> bool:
+    """Whether a pair is of the row, the pins and the row's patch as they are.
+
+    What became of other patches does not count, but for a script: its bare run has them in force too.
+    """
+    same_patch = bool(patched.revision) and patched.revision == revision(row)
+    if same_patch and not row.script and patched.versions == rows.versions(stack):
+        return bare.key == key(stack, row, "bare")
+    return all(found.key == key(stack, row, side) for found, side in zip((bare, patched), SIDES, strict=True))
+
+
 def revision(row: Row) -> str:
     """Of the row's patch, as it is now; nothing for a row without one."""
     entry = entries().entries.get(row.patch)
     return _revisions().of(entry.module) if entry else ""
 
 
+@functools.cache
 def patches(stack: Stack, *, script: bool = False) -> dict[str, str]:
     """The patches whose version gate is open on ``stack`` and whose target is there.
 
@@ -164,6 +176,7 @@ def patches(stack: Stack, *, script: bool = False) -> dict[str, str]:
     }
 
 
+@functools.cache
 def entries() -> Catalog:
     return read(default_path())
 

@@ -56,7 +56,8 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLMPATCH_LOG", "loud")
     monkeypatch.setenv("HF_MODULES_CACHE", str(world.folder))
-    monkeypatch.setattr(verified, "stacks", lambda: {"default-choice": [{"transformers": "5.0.0"}]})
+    proof = verified.Proof({"transformers": "5.0.0"})
+    monkeypatch.setattr(verified, "proofs", lambda: {"default-choice": [proof]})
     return read(str(world.folder / "compat.toml"))
 
 

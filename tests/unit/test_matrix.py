@@ -165,6 +165,52 @@ def test_only_patches_in_reach_make_the_patched_side_stale() -> None:
     assert "trainer-use-apex" not in reach  # its target is the user's own script
 
 
+def measured_today(row: Row) -> tuple[Outcome, Outcome]:
+    pins = rows.versions(STACK)
+    bare = dataclasses.replace(FAILED, key=store.key(STACK, row, "bare"), versions=pins)
+    return bare, dataclasses.replace(
+        APPLIED, key="of other patches", revision=store.revision(row), versions=pins
+    )
+
+
+def test_what_other_patches_became_makes_no_result_an_earlier_one() -> None:
+    bare, patched = measured_today(row())
+    assert store.is_current(STACK, row(), bare, patched)
+
+
+@pytest.mark.parametrize("revision", ["", "0123456789ab"])
+def test_another_revision_of_the_rows_patch_does(revision: str) -> None:
+    bare, patched = measured_today(row())
+    assert not store.is_current(STACK, row(), bare, dataclasses.replace(patched, revision=revision))
+
+
+def test_so_do_other_pins_and_another_cell() -> None:
+    bare, patched = measured_today(row())
+    moved = dataclasses.replace(patched, versions={**patched.versions, "peft": "0.1"})
+    assert not store.is_current(STACK, row(), bare, moved)
+    assert not store.is_current(STACK, row(cell=Cell(engine="zero2")), bare, patched)
+
+
+def test_a_row_without_a_patch_and_a_script_depend_on_every_patch() -> None:
+    for other in (row(patch="", fails=""), row(script=Script(), patch="minicpmv-init-arguments")):
+        bare, patched = measured_today(other)
+        assert not store.is_current(STACK, other, bare, patched)
+        fresh = dataclasses.replace(patched, key=store.key(STACK, other, "patched"))
+        assert store.is_current(STACK, other, bare, fresh)
+
+
+def test_the_page_marks_what_is_of_an_earlier_revision() -> None:
+    known = rows.read()["ddp-unused"]
+    measured = render.Measured(Store(Path("/nonexistent")))
+    measured.pairs = {(STACK.name, known.id): (FAILED, dataclasses.replace(APPLIED, date="2026-01-02"))}
+    measured.faults = {(STACK.name, known.id): []}
+    assert measured.symbol(STACK.name, known) == render.MENDED
+    assert measured.standing(render.WORDS["en"]).startswith("1 of 1 results are of the row")
+    measured.earlier = {(STACK.name, known.id)}
+    assert measured.symbol(STACK.name, known) == render.MENDED + render.EARLIER
+    assert "1 (2026-01-02), marked \\*, were measured on an earlier" in measured.standing(render.WORDS["en"])
+
+
 def test_rows_name_patches_and_models_that_exist() -> None:
     from tests.lab.tiny import KINDS
     from tests.lab.zoo import ZOO
@@ -200,10 +246,15 @@ def test_pages_and_verified_lists_are_what_the_results_say() -> None:
 def test_the_record_holds_the_stacks_a_patch_was_seen_to_mend() -> None:
     measured = render.Measured(Store(Path("/nonexistent")))
     measured.stacks = {STACK.name: STACK}
-    measured.pairs = {(STACK.name, "ddp-unused"): (FAILED, APPLIED)}
-    measured.faults = {(STACK.name, "ddp-unused"): []}
-    (stacks,) = verified.read(render.verified_csv(measured).splitlines()).values()
-    assert [stack["transformers"] for stack in stacks] == ["4.57.6"]
+    revisions = {"ddp-unused": "0123456789ab", "ddp-two-forwards": "ba9876543210", "zero2-two-forwards": ""}
+    measured.pairs = {
+        (STACK.name, name): (FAILED, dataclasses.replace(APPLIED, revision=revision))
+        for name, revision in revisions.items()
+    }
+    measured.faults = {key: [] for key in measured.pairs}
+    (proofs,) = verified.read(render.verified_csv(measured).splitlines()).values()
+    assert [proof.versions["transformers"] for proof in proofs] == ["4.57.6"]
+    assert [proof.revisions for proof in proofs] == [{"0123456789ab", "ba9876543210"}]
 
 
 # --- drift ----------------------------------------------------------------------------------------

@@ -2,11 +2,16 @@ from __future__ import annotations
 
 import pytest
 
+from tests.matrix import rows, store
 from vlmpatch.catalog.model import Entry
-from vlmpatch.tools.doctor.verified import sentence
+from vlmpatch.tools.doctor.verified import Proof, revision, sentence
+
+TODAY = "c0ffee"
 
 
-def said_of(verified: list[dict[str, str]], installed: dict[str, str]) -> str:
+def said_of(
+    verified: list[dict[str, str]], installed: dict[str, str], revisions: tuple[str, ...] = (TODAY,)
+) -> str:
     empty: tuple[str, ...] = ()
     entry = Entry(
         id="x",
@@ -19,7 +24,8 @@ def said_of(verified: list[dict[str, str]], installed: dict[str, str]) -> str:
         requires={"transformers": ">=4", "torch": ">=2"},
         upstream=empty,
     )
-    return sentence(entry, verified, installed)
+    proven = [Proof(versions, frozenset(revisions)) for versions in verified]
+    return sentence(entry, proven, installed, TODAY)
 
 
 OLD = {"transformers": "4.45.2", "torch": "2.13.0", "peft": "0.13"}
@@ -45,6 +51,24 @@ def test_each_version_known_but_never_together() -> None:
     mixed = [{"transformers": "5.0.0", "torch": "2.12.0"}, {"transformers": "5.1.0", "torch": "2.13.0"}]
     said = said_of(mixed, {"transformers": "5.0.0", "torch": "2.13.0"})
     assert said == "verified on each of these versions, not on all of them together"
+
+
+@pytest.mark.parametrize("revisions", [(), ("0ld",)])
+def test_what_was_measured_on_an_earlier_revision_says_so(revisions: tuple[str, ...]) -> None:
+    said = said_of([OLD, NEW], {"transformers": "5.0.0", "torch": "2.13.0"}, revisions)
+    assert said == "verified on your exact versions (an earlier revision of this patch)"
+
+
+def test_one_revision_of_several_is_enough() -> None:
+    said = said_of([OLD], {"transformers": "4.45.2", "torch": "2.13.0"}, ("0ld", TODAY))
+    assert said == "verified on your exact versions"
+
+
+def test_the_installed_patch_has_the_revision_that_the_matrix_records() -> None:
+    row = rows.read()["ddp-unused"]
+    entry = store.entries().entries[row.patch]
+    assert revision(entry) == store.revision(row) != ""
+    assert revision(entry._replace(module="nowhere.nothing")) == ""
 
 
 def test_nothing_verified() -> None:

@@ -52,9 +52,9 @@ def bounds(entry: Entry) -> list[tuple[str, str]]:
 
 def _newest() -> dict[str, str]:
     newest: dict[str, str] = {}
-    for stacks in verified.stacks().values():
-        for stack in stacks:
-            for package, version in stack.items():
+    for proofs in verified.proofs().values():
+        for proof in proofs:
+            for package, version in proof.versions.items():
                 if _order(version) > _order(newest.get(package, "0")):
                     newest[package] = version
     return newest

@@ -126,8 +126,9 @@ def _forecast(entry: Entry, catalog: Catalog, asked: environment.Settings) -> St
 def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
     if status.state is not State.ARMED:
         return status
-    installation = verified.sentence(entry, verified.stacks().get(entry.id, []), installed)
-    return status._replace(reason=f"{status.reason}; {installation}")
+    proven = verified.proofs().get(entry.id, [])
+    said = verified.sentence(entry, proven, installed, verified.revision(entry))
+    return status._replace(reason=f"{status.reason}; {said}")
 
 
 def _look(
