@@ -144,7 +144,7 @@ def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:
 def save(run: Run, engine: Any, rank: int) -> None:
     """Consolidate the weights on every rank, or as scripts do that save where ``local_rank == 0``."""
     if run.patched:
-        vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["LOOK"] = 1.0
+        vars(importlib.import_module("vlmpatch.patches._shared.rendezvous"))["LOOK"] = 1.0
     if run.scenario == "save" or rank == 0:
         engine._zero3_consolidated_16bit_state_dict()
 

@@ -31,7 +31,7 @@ from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised, of_module
 
-from ..torch._compiling import compiling
+from .._shared.compiling import compiling
 
 ENGINE = "DeepSpeedEngine"
 HOOK = "_backward_prologue_per_tensor"

@@ -27,8 +27,9 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._meeting import attend, meet
-from ._partitioned import any_absent, rank, whole, whole_when_touched
+from .._shared.distributed import rank
+from .._shared.rendezvous import attend, meet
+from .._shared.zero3_parameters import any_absent, whole, whole_when_touched
 
 REMEDY = "Encode in advance, without ZeRO-3, or let every rank make as many calls."
 IN_WORKER = (

@@ -23,7 +23,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._partitioned import absent, any_absent
+from .._shared.zero3_parameters import absent, any_absent
 
 DEPTH = 4  # how deep in dicts and lists a state dict may lie
 REFUSED = (

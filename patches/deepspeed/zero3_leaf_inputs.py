@@ -25,18 +25,17 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch
 
-from ..torch._compiling import compiling
-from .zero3_sparse_experts import LEAF, REGISTER
+from .._shared.compiling import compiling
+from .._shared.zero3_leaves import LEAF, look_at_register, register
 
 
 def look(code: Code) -> str | None:
     """ZeRO-3 must know leaves and put its hooks on one module at a time."""
     if "z3_leaf_module" not in code.source:
         return "this ZeRO-3 knows no leaf modules"
-    if not any(code.function(f"DeepSpeedZeRoOffload.{name}") for name in REGISTER):
-        raise Unrecognised("DeepSpeedZeRoOffload registers its modules in another way")
+    look_at_register(code)
     return None
 
 
@@ -48,12 +47,12 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def before_leaf(leaf: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None if tracing() else wanting(leaf, inputs)
 
-    def register(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
+    def put_hooks(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
         if getattr(sub_module, LEAF, False) and any(not p.requires_grad for p in self.module.parameters()):
             patch.hook(sub_module.register_forward_pre_hook, before_leaf)
         original(self, sub_module, *args, **kwargs)
 
-    patch.wrap(offload, next(name for name in REGISTER if hasattr(offload, name)), register)
+    patch.wrap(offload, register(offload), put_hooks)
 
 
 def wanting(leaf: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:

@@ -27,8 +27,8 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._meeting import attend, meet
-from ._partitioned import absent, whole
+from .._shared.rendezvous import attend, meet
+from .._shared.zero3_parameters import absent, whole
 
 REMEDY = (
     "Load on every rank, without `if rank == 0`, or before the model is partitioned "

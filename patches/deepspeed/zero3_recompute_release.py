@@ -37,8 +37,8 @@ from typing import Any, NamedTuple
 
 from vlmpatch.api import Code, Patch
 
-from ..torch._compiling import compiling
-from ._shapes import recognise, sibling
+from .._shared.compiling import compiling
+from .._shared.known_shapes import recognise, sibling
 
 Release = Callable[[Any, Any], None]
 

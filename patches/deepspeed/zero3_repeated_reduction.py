@@ -30,7 +30,7 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch
 
-from ._shapes import recognise
+from .._shared.known_shapes import recognise
 
 # Every shape these had from 0.14.5 to 0.19.8: digest and the release that brought it.
 SHAPES = {

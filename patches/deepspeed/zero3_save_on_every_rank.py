@@ -23,7 +23,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._meeting import attend, meet
+from .._shared.rendezvous import attend, meet
 
 SAVES = ("_zero3_consolidated_16bit_state_dict", "save_checkpoint")
 REMEDY = (

@@ -33,10 +33,8 @@ from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..transformers._sparse_blocks import idle_parts, skipping, sparse_blocks, stacked_experts
-
-LEAF = "_z3_leaf"
-REGISTER = ("_register_deepspeed_module", "_register_hooks_recursively")  # in 0.15 still the second
+from .._shared.sparse_experts import idle_parts, skipping, sparse_blocks, stacked_experts
+from .._shared.zero3_leaves import LEAF, look_at_register, register
 
 
 def look(code: Code) -> str | None:
@@ -44,8 +42,7 @@ def look(code: Code) -> str | None:
     function = code.function("DeepSpeedZeRoOffload.__init__")
     if function is None or function.parameters[:2] != ("self", "module"):
         raise Unrecognised("DeepSpeedZeRoOffload.__init__ does not take a module first")
-    if not any(code.function(f"DeepSpeedZeRoOffload.{name}") for name in REGISTER):
-        raise Unrecognised("DeepSpeedZeRoOffload registers its modules in another way")
+    look_at_register(code)
     return None if "z3_leaf_module" in code.source else "this ZeRO-3 knows no leaf modules"
 
 
@@ -63,13 +60,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
             unhooked.update(idle_parts(experts))
         return original(self, *args, **kwargs)
 
-    def register(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
+    def put_hooks(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
         if sub_module not in unhooked:
             original(self, sub_module, *args, **kwargs)
 
     offload = module.DeepSpeedZeRoOffload
     patch.wrap(offload, "__init__", set_up)
-    patch.wrap(offload, next(name for name in REGISTER if hasattr(offload, name)), register)
+    patch.wrap(offload, register(offload), put_hooks)
 
 
 def skipping_blocks(model: Any) -> Iterator[Any]:

@@ -33,7 +33,8 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._standstill import Stand
+from .._shared.deadlock import Stand
+from .._shared.distributed import job_store, run_prefix
 
 GATHER = "_PartitionedParameterCoordinator__all_gather_params"
 STILL = 60.0  # seconds without a gather before a rank tells the others where it is
@@ -141,11 +142,11 @@ def _new_stand(group: Any) -> Stand | None:
     ranks = dist.get_process_group_ranks(group)
     if len(ranks) == 1:
         return None
-    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
     here = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
-    store = dist.distributed_c10d._get_default_store()
-    prefix = "/".join(["vlmpatch/gathers", *run, here])
-    return Stand(store, prefix, ranks, dist.get_rank(group), STILL, lambda told: PARTED.format(told=told))
+    prefix = f"{run_prefix()}/gathers/{here}"
+    return Stand(
+        job_store(), prefix, ranks, dist.get_rank(group), STILL, lambda told: PARTED.format(told=told)
+    )
 
 
 def _id(param: Any) -> int:

@@ -34,7 +34,7 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._flat import Line, backward_order
+from .._shared.reduction_order import Line, backward_order
 
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 REDUCE = "reduce_independent_p_g_buckets_and_remove_grads"

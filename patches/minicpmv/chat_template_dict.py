@@ -19,7 +19,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Function, Patch
 
-from ._minicpmv import begins, mentions
+from .._shared.minicpmv import begins, mentions
 
 _FUNCTIONS = ("conversation_to_ids_qwen2", "conversation_to_ids_llama3")
 _PARAMETERS = ("conversation", "tokenizer")

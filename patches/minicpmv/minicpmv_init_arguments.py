@@ -19,7 +19,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._minicpmv import NOT_THE_MODEL, has_model
+from .._shared.minicpmv import NOT_THE_MODEL, has_model
 
 # The parts of MiniCPM-o, and whether MiniCPM-V has them.
 _PARTS = {"init_vision": True, "init_audio": False, "init_tts": False}

@@ -24,7 +24,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised, of_file
 
-from ._star_imports import lost_typing_names
+from .._shared.star_imports import lost_typing_names
 
 _SOURCE = "torch.nn.functional"
 _DOOR = "get_class_in_module"

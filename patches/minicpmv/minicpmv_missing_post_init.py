@@ -17,7 +17,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._minicpmv import NOT_THE_MODEL, model_class, model_name
+from .._shared.minicpmv import NOT_THE_MODEL, model_class, model_name
 
 
 def look(code: Code) -> str | None:

@@ -22,9 +22,10 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ..transformers._blank_image import add_nothing
-from ..transformers._every_rank import largest, ranks, waiting_groups
-from ._minicpmv import NOT_THE_MODEL, model_class, model_name
+from .._shared.blank_image import add_nothing
+from .._shared.distributed import largest, world
+from .._shared.gather_groups import waiting_groups
+from .._shared.minicpmv import NOT_THE_MODEL, model_class, model_name
 
 _PATCHES = 2  # a side of the blank image
 
@@ -69,7 +70,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def _calls(model: Any, data: Any) -> tuple[int, int]:
     """How often this rank calls its tower, and how much more often another does."""
-    if "vision_hidden_states" in data or ranks() == 1:
+    if "vision_hidden_states" in data or world() == 1:
         return 0, 0
     groups = waiting_groups([model.vpm, model.resampler])
     if not groups:

@@ -19,7 +19,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._minicpmv import NOT_THE_SCRIPT, is_script_trainer, trainer_classes
+from .._shared.minicpmv import NOT_THE_SCRIPT, is_script_trainer, trainer_classes
 
 _STOPPED = (
     "compute_loss uses parts of self.model under DistributedDataParallel, so no gradient would ever be "

@@ -18,8 +18,8 @@ from types import ModuleType
 
 from vlmpatch.api import Code, Patch, of_module
 
-from ._minicpmv import NOT_THE_SCRIPT, is_script_trainer
-from ._star_imports import lost_typing_names, star_imports
+from .._shared.minicpmv import NOT_THE_SCRIPT, is_script_trainer
+from .._shared.star_imports import lost_typing_names, star_imports
 
 _PROVIDER = "transformers.trainer"
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._minicpmv import NOT_THE_SCRIPT, is_script_trainer, methods, trainer_classes
+from .._shared.minicpmv import NOT_THE_SCRIPT, is_script_trainer, methods, trainer_classes
 
 _OLD = ("self", "model", "inputs")
 

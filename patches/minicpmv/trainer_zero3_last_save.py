@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch
 
-from ._minicpmv import NOT_THE_SCRIPT, is_script_trainer, trainer_classes
+from .._shared.minicpmv import NOT_THE_SCRIPT, is_script_trainer, trainer_classes
 
 _GATHER = "_zero3_consolidated_16bit_state_dict"
 _SAY = "safe_save_model_for_hf_trainer should call trainer.save_model() on every rank; only rank 0 writes."

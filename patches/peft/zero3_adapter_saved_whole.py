@@ -23,9 +23,10 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..deepspeed._meeting import meet
-from ..deepspeed._partitioned import absent, any_absent, rank, whole
-from ..deepspeed._saving import REMEDY, handed_over, is_on_rank_0
+from .._shared.distributed import rank
+from .._shared.rendezvous import meet
+from .._shared.zero3_parameters import absent, any_absent, whole
+from .._shared.zero3_state_dict import REMEDY, handed_over, is_on_rank_0
 
 STATE = "get_peft_model_state_dict"
 HOLDERS = ("peft.peft_model", "peft.utils", "peft", "peft.mixed_model")  # who has it by name

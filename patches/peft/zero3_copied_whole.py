@@ -20,8 +20,8 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..deepspeed._meeting import meet
-from ..deepspeed._partitioned import any_absent, whole
+from .._shared.rendezvous import meet
+from .._shared.zero3_parameters import any_absent, whole
 
 REMEDY = "Call get_peft_model and add_adapter on every rank, without `if rank == 0`."
 

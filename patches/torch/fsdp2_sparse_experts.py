@@ -31,8 +31,8 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..transformers._sparse_blocks import skipping, sparse_blocks
-from ._compiling import compiling
+from .._shared.compiling import compiling
+from .._shared.sparse_experts import skipping, sparse_blocks
 
 GROUP = "FSDPParamGroup"
 

@@ -39,6 +39,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -46,9 +47,10 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..torch._compiling import compiling
-from ._blank_image import add_nothing, blank_inputs, features
-from ._every_rank import finding_unused, largest, ranks, waiting_groups
+from .._shared.blank_image import add_nothing, blank_inputs, features
+from .._shared.compiling import compiling
+from .._shared.distributed import largest, world
+from .._shared.gather_groups import waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
@@ -207,7 +209,7 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
     tracing = compiling()
 
     def on_every_rank(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        missing = _missing(path, self, args, kwargs) if not tracing() and ranks() > 1 else 0
+        missing = _missing(path, self, args, kwargs) if not tracing() and world() > 1 else 0
         if not missing or type(self) in _unknown:
             return original(self, *args, **kwargs)
         embedding = self.get_input_embeddings()
@@ -230,7 +232,7 @@ def _wrap_to_refuse(patch: Patch, cls: type) -> None:
     def refusing(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         own = int(any(given.get(name) is not None for name in ("pixel_values", _CROSSING)))
-        groups = waiting_groups(self.children()) if self.training and not tracing() and ranks() > 1 else []
+        groups = waiting_groups(self.children()) if self.training and not tracing() and world() > 1 else []
         text = next((t for t in map(given.get, ("input_ids", "inputs_embeds")) if t is not None), self)
         if groups and largest(own, groups, text.device) > own:
             raise RuntimeError(REFUSED.format(name=cls.__name__))
@@ -276,6 +278,14 @@ def _left_to_ddp(model: Any) -> bool:
         return False
     side = {id(p) for module in _image_side(model) for p in module.parameters()}
     return any(p.requires_grad and id(p) not in side for p in ddp.module.parameters())
+
+
+def finding_unused() -> Any:
+    """The DDP whose forward runs, if it looks for unused parameters itself."""
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    cls = getattr(parallel, "DistributedDataParallel", None)
+    ddp = getattr(cls, "_active_ddp_module", None)
+    return ddp if ddp is not None and ddp.find_unused_parameters and not ddp.static_graph else None
 
 
 def _image_side(model: Any) -> list[Any]:
@@ -346,7 +356,7 @@ def _encode_on_every_rank(original: Any, self: Any, model_kwargs: Any, *args: An
 
     model = self.base_model
     path = next((_paths[cls] for cls in type(model).__mro__ if cls in _paths), None)
-    if path is None or ranks() == 1 or not (groups := waiting_groups(_image_side(model))):
+    if path is None or world() == 1 or not (groups := waiting_groups(_image_side(model))):
         return original(self, model_kwargs, *args, **kwargs)
     own = sum(model_kwargs.get(name) is not None for name in path.pixels)
     device = next((v.device for v in model_kwargs.values() if isinstance(v, torch.Tensor)), self.device)

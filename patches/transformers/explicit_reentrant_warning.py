@@ -23,7 +23,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._checkpoint_kwargs import look_at_sink, on_reentrant
+from .._shared.checkpoint_kwargs import look_at_sink, on_reentrant
 
 _WARNING = (
     "use_reentrant=True was passed in so many words and stands. With several ranks it is known to end in "

@@ -23,7 +23,7 @@ from types import ModuleType
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._checkpoint_kwargs import say_non_reentrant
+from .._shared.checkpoint_kwargs import say_non_reentrant
 
 _METHOD = "gradient_checkpointing_enable"
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._checkpoint_kwargs import say_non_reentrant
+from .._shared.checkpoint_kwargs import say_non_reentrant
 
 _METHOD = "gradient_checkpointing_enable"
 

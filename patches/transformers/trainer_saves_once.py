@@ -26,8 +26,8 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..deepspeed._partitioned import any_absent, whole
-from ..deepspeed._saving import handing_over
+from .._shared.zero3_parameters import any_absent, whole
+from .._shared.zero3_state_dict import handing_over
 
 GATHER = "_zero3_consolidated_16bit_state_dict"
 

@@ -27,7 +27,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ._sparse_blocks import sparse_blocks
+from .._shared.sparse_experts import sparse_blocks
 
 _TOWERS = ("vision_config", "audio_config", "mm_vision_tower")
 # Where the rule stands, before transformers 5 and from then on.

@@ -27,7 +27,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from ._checkpoint_kwargs import look_at_sink, on_reentrant
+from .._shared.checkpoint_kwargs import look_at_sink, on_reentrant
 
 _INPUTS = ("hidden_states", "pixel_values", "inputs_embeds")
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..deepspeed._partitioned import any_absent, whole_when_touched
+from .._shared.zero3_parameters import any_absent, whole_when_touched
 
 
 def look(code: Code) -> str | None:

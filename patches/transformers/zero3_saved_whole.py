@@ -24,9 +24,10 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from ..deepspeed._meeting import meet
-from ..deepspeed._partitioned import any_absent, rank
-from ..deepspeed._saving import REMEDY, handed_over, whole_state
+from .._shared.distributed import rank
+from .._shared.rendezvous import meet
+from .._shared.zero3_parameters import any_absent
+from .._shared.zero3_state_dict import REMEDY, handed_over, whole_state
 
 
 def look(code: Code) -> str | None:

@@ -26,8 +26,8 @@ def main() -> None:
 
     from vlmpatch_lab.collectives import wait_for_every_collective
 
-    in_seconds("zero3_uneven_calls", STILL=STILL)
-    in_seconds("_meeting", LOOK=0.5, SOON=2.0, WAIT=SECONDS / 2)
+    in_seconds("deepspeed.zero3_uneven_calls", STILL=STILL)
+    in_seconds("_shared.rendezvous", LOOK=0.5, SOON=2.0, WAIT=SECONDS / 2)
     scenarios = sys.argv[1:]
     if scenarios == ["restarted"]:
         group_of_an_attempt()
@@ -45,7 +45,7 @@ def main() -> None:
 
 def in_seconds(module: str, **values: float) -> None:
     """What takes minutes in a real job takes so many seconds here."""
-    vars(importlib.import_module(f"vlmpatch.patches.deepspeed.{module}")).update(values)
+    vars(importlib.import_module(f"vlmpatch.patches.{module}")).update(values)
 
 
 def group_of_an_attempt() -> None:

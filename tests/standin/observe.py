@@ -341,7 +341,7 @@ def main() -> None:
     options = parser.parse_args()
     import vlmpatch  # noqa: F401
 
-    vars(importlib.import_module("vlmpatch.patches.deepspeed._meeting"))["LOOK"] = 1.0
+    vars(importlib.import_module("vlmpatch.patches._shared.rendezvous"))["LOOK"] = 1.0
     # What every cell's script imports, once before the forks: as in a notebook that trained before. The
     # launched tests run the script in a process of its own.
     import peft  # noqa: F401

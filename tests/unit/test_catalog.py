@@ -157,6 +157,7 @@ def test_our_own_catalog_is_sound() -> None:
 def test_every_patch_file_is_in_our_catalog() -> None:
     ours = read(default_path())
     files = {
-        f"{path.parent.name}.{path.stem}" for path in (Path(ours.path).parent / "patches").glob("*/[a-z]*.py")
+        f"{path.parent.name}.{path.stem}"
+        for path in (Path(ours.path).parent / "patches").glob("[a-z]*/[a-z]*.py")
     }
     assert files == {entry.module for entry in ours.entries.values()}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from patches.deepspeed import _meeting
-from patches.deepspeed._meeting import Alone
+from patches._shared import rendezvous
+from patches._shared.rendezvous import Alone
 from vlmpatch.api import Patch
 from vlmpatch.journal.journal import Journal
 
@@ -65,6 +65,9 @@ class World:
     def get_world_size(self, group: Any = None) -> int:
         return self.size if group is None else int(group)
 
+    def is_available(self) -> bool:
+        return True
+
     def is_initialized(self) -> bool:
         return True
 
@@ -72,7 +75,7 @@ class World:
         def run() -> None:
             here.rank = rank
             try:
-                _meeting.meet(patch or Patch("late", Journal()), parameters, *what)
+                rendezvous.meet(patch or Patch("late", Journal()), parameters, *what)
             except Alone as alone:
                 self.raised[rank] = str(alone)
 
@@ -88,15 +91,15 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     def of(size: int) -> World:
         made.append(World(size))
         monkeypatch.setitem(sys.modules, "torch.distributed", made[-1])
-        monkeypatch.setattr(_meeting, "_store", lambda: made[-1].store)
-        monkeypatch.setattr(_meeting, "collectives", dict)
+        monkeypatch.setattr(rendezvous, "_store", lambda: made[-1].store)
+        monkeypatch.setattr(rendezvous, "collectives", dict)
         return made[-1]
 
     # Every thread is a rank of its own: what a process counts for itself, they would count together.
-    monkeypatch.setattr(_meeting, "_held", _Once())
-    monkeypatch.setattr(_meeting, "_patches", {})
+    monkeypatch.setattr(rendezvous, "_held", _Once())
+    monkeypatch.setattr(rendezvous, "_patches", {})
     yield of
-    _meeting._waiting.clear()
+    rendezvous._waiting.clear()
 
 
 class _Once(dict[str, int]):
@@ -124,7 +127,7 @@ def test_a_look_costs_a_rank_the_same_however_many_there_are(world: Any) -> None
 
 
 def test_a_rank_that_comes_late_finds_that_nobody_was_ended(world: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(_meeting, "WAIT", 0.2)
+    monkeypatch.setattr(rendezvous, "WAIT", 0.2)
     job = world(2)
     assert ended([job.start(0, "save")])
     assert ended([job.start(1, "save")])
@@ -139,10 +142,10 @@ def test_ranks_that_do_not_do_the_same_are_told(world: Any) -> None:
 
 
 def test_a_rank_that_has_ended_will_not_come(world: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(_meeting, "LOOK", 0.01)
+    monkeypatch.setattr(rendezvous, "LOOK", 0.01)
     job = world(3)
     here.rank = 2
-    job.store.set(f"{_meeting.ENDED}/2", "-")
+    job.store.set(f"{rendezvous.ENDED}/2", "-")
     assert ended([job.start(rank, "save", "", "Do this.") for rank in (0, 1)])
     assert set(job.raised) == {0, 1}
     assert all("not on rank 2" in words and "Do this." in words for words in job.raised.values())
@@ -162,6 +165,6 @@ def test_a_rank_that_was_switched_off_ends_the_waiting(world: Any) -> None:
     patch.active = True
     waiting = job.start(0, "save")
     here.rank = 1
-    job.store.set(_meeting.OFF, "-")  # as the thread of rank 1 says it
+    job.store.set(rendezvous.OFF, "-")  # as the thread of rank 1 says it
     assert ended([waiting, job.start(1, "save", patch=patch)])
     assert job.raised == {}

@@ -200,7 +200,7 @@ def test_the_dataset_gets_ids_and_nobody_else() -> None:
 
 
 def test_lost_names_are_those_used_and_nowhere_bound() -> None:
-    lost = patch_file("_star_imports").lost_typing_names
+    lost = patch_file("star_imports").lost_typing_names
     source = (
         "from m import *\nfrom typing import Any\ndef f(a: Dict, b: Any, c: list, d: Tuple) -> Unknown: ..."
     )

@@ -12,7 +12,7 @@ from vlmpatch import api
 from vlmpatch.journal.journal import Journal
 
 batches: Any = importlib.import_module("vlmpatch.patches.transformers.batches_without_images")
-blank: Any = importlib.import_module("vlmpatch.patches.transformers._blank_image")
+blank: Any = importlib.import_module("vlmpatch.patches._shared.blank_image")
 unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
 groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
 

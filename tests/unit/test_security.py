@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 SOURCES = [path for folder in ("vlmpatch", "patches") for path in sorted((ROOT / folder).rglob("*.py"))]
 BAIT = "import sys; print('BAIT ' + __name__); sys.exit(99)\n"
-standstill: Any = importlib.import_module("vlmpatch.patches.deepspeed._standstill")
+standstill: Any = importlib.import_module("vlmpatch.patches._shared.deadlock")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-blocks: Any = importlib.import_module("vlmpatch.patches.transformers._sparse_blocks")
+blocks: Any = importlib.import_module("vlmpatch.patches._shared.sparse_experts")
 
 
 class Block:

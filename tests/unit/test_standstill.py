@@ -9,7 +9,7 @@ from typing import Any
 
 import vlmpatch  # noqa: F401  (makes vlmpatch.patches importable in a checkout)
 
-standstill: Any = importlib.import_module("vlmpatch.patches.deepspeed._standstill")
+standstill: Any = importlib.import_module("vlmpatch.patches._shared.deadlock")
 STILL, LOOK = 60.0, 15.0
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-_flat: Any = importlib.import_module("vlmpatch.patches.deepspeed._flat")
-Line, backward_order = _flat.Line, _flat.backward_order
+reduction_order: Any = importlib.import_module("vlmpatch.patches._shared.reduction_order")
+Line, backward_order = reduction_order.Line, reduction_order.backward_order
 
 
 class Parameter:

@@ -28,6 +28,8 @@ from typing import Any
 
 from vlmpatch.api import Patch
 
+from .distributed import job_store, named, rank, run_prefix, world
+
 LOOK = 3.0  # seconds between two looks at where the others are
 STILL = 3  # looks at which an absent rank must have been in one place
 SOON = 30.0  # seconds until the warning
@@ -46,11 +48,10 @@ class Alone(RuntimeError):
 
 def attend(patch: Patch) -> None:
     """Answer other ranks' questions from now on; called on every rank. Cheap when called again."""
-    dist = sys.modules["torch.distributed"]
     _patches[patch.id] = patch
     if any(thread.is_alive() for thread in _answering):
         return
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if world() == 1:
         return
     stop = threading.Event()
     thread = threading.Thread(target=_answer, args=(stop,), name="vlmpatch-meeting", daemon=True)
@@ -72,8 +73,7 @@ def meet(patch: Patch, parameters: Iterable[Any], what: str, told: str = "", why
     Raises:
         Alone: a rank will not come, or came with something else to do.
     """
-    dist = sys.modules["torch.distributed"]
-    if not dist.is_initialized() or dist.get_world_size() == 1 or not _on_every_rank(parameters):
+    if world() == 1 or not _on_every_rank(parameters):
         return
     _patches[patch.id] = patch
     store = _store()
@@ -95,7 +95,7 @@ def _on_every_rank(parameters: Iterable[Any]) -> bool:
     """Whether every rank of the job holds a part of each of ``parameters``."""
     dist = sys.modules["torch.distributed"]
     groups = {id(group): group for p in parameters if (group := getattr(p, "ds_process_group", None))}
-    return all(dist.get_world_size(group) == dist.get_world_size() for group in groups.values())
+    return all(dist.get_world_size(group) == world() for group in groups.values())
 
 
 def _switched_off() -> bool:
@@ -107,13 +107,13 @@ class _Meeting:
     """This rank at one meeting."""
 
     def __init__(self, patch: Patch, store: Any, what: str, told: str, why: str) -> None:
-        dist = sys.modules["torch.distributed"]
         self.patch, self.store, self.what, self.why = patch, store, what, why
-        self.ranks, self.base = range(dist.get_world_size()), f"vlmpatch/meet/{what}/{_held[what]}"
+        self.ranks, self.base = range(world()), f"vlmpatch/meet/{what}/{_held[what]}"
         self.mine, self.start, self.looked = collectives(), time.monotonic(), 0.0
         self.places: dict[int, list[str]] = {rank: [] for rank in self.ranks}
-        self.absent = [rank for rank in self.ranks if rank != dist.get_rank()]
-        store.set(f"{self.base}/{dist.get_rank()}", told or "-")
+        here = rank()
+        self.absent = [other for other in self.ranks if other != here]
+        store.set(f"{self.base}/{here}", told or "-")
         self.alike = f"{self.base}/told/{hashlib.sha256(told.encode()).hexdigest()[:8]}"
         store.add(self.alike, 1)
         came = store.add(f"{self.base}/come", 1)
@@ -186,26 +186,19 @@ def _lost(store: Any, other: int, mine: dict[str, int], seen: list[str]) -> bool
     return asked and (elsewhere or (still and ahead))
 
 
-def named(ranks: list[int]) -> str:
-    """``rank 0`` or ``ranks 1, 2 and 60 more``."""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
-
-
 def collectives() -> dict[str, int]:
     """How many collectives this rank has started in each group that has every rank, by group name."""
     dist = sys.modules["torch.distributed"]
     counts = {}
     for group, name in list(dist.distributed_c10d._world.pg_names.items()):
         with contextlib.suppress(RuntimeError, ValueError):  # no such count; no member of it
-            if len(dist.get_process_group_ranks(group)) == dist.get_world_size():
+            if len(dist.get_process_group_ranks(group)) == world():
                 counts[str(name)] = int(group._get_sequence_number_for_group())
     return counts
 
 
 def _answer(stop: threading.Event) -> None:
-    dist = sys.modules["torch.distributed"]
-    rank, known = dist.get_rank(), 0
+    here, known = rank(), 0
     with contextlib.suppress(RuntimeError, ValueError, AttributeError):  # the group and its store are gone
         store = _store()
         with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):
@@ -217,7 +210,7 @@ def _answer(stop: threading.Event) -> None:
             asked = store.add(ASKED, 0)
             if asked != known:
                 known = asked
-                store.set(f"{PLACE}/{rank}", json.dumps(_whereabouts(asked)))
+                store.set(f"{PLACE}/{here}", json.dumps(_whereabouts(asked)))
 
 
 def _whereabouts(asked: int) -> dict[str, Any]:
@@ -240,11 +233,9 @@ def _leave(stop: threading.Event, thread: threading.Thread) -> None:
     stop.set()
     thread.join(2.0)
     with contextlib.suppress(Exception):  # the store may have ended with another rank
-        _store().set(f"{ENDED}/{sys.modules['torch.distributed'].get_rank()}", "-")
+        _store().set(f"{ENDED}/{rank()}", "-")
 
 
 def _store() -> Any:
-    """The job's store, and in it a corner for this attempt: the store outlives a restart by torchrun."""
-    dist = sys.modules["torch.distributed"]
-    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
-    return dist.PrefixStore("/".join(["vlmpatch", *run]), dist.distributed_c10d._get_default_store())
+    """A corner of the job's store that belongs to this run."""
+    return sys.modules["torch.distributed"].PrefixStore(run_prefix(), job_store())

@@ -80,9 +80,3 @@ def _parameters(values: Iterable[Any]) -> Iterator[Any]:
 def _only_metadata(function: Any) -> bool:
     attribute = getattr(getattr(function, "__self__", None), "__name__", "")
     return getattr(function, "__name__", "") == "__get__" and attribute in METADATA
-
-
-def rank() -> int:
-    """This process's rank, 0 where there is no group."""
-    dist = sys.modules["torch.distributed"]
-    return int(dist.get_rank()) if dist.is_initialized() else 0

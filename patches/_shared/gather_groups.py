@@ -1,19 +1,9 @@
-"""What ranks have to do together: which engine waits for whom, and one small number agreed on."""
+"""Which ranks gather weights together, under ZeRO-3 and FSDP."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any
-
-
-def ranks() -> int:
-    """How many processes train together; 1 without torch.distributed."""
-    dist = sys.modules.get("torch.distributed")
-    if dist is None or not dist.is_available() or not dist.is_initialized():
-        return 1
-    count: int = dist.get_world_size()
-    return count
 
 
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
@@ -34,25 +24,6 @@ def waiting_groups(modules: Iterable[Any]) -> list[Any]:
         if flattened and (group := _fsdp_group(module)) is not None:
             return [group]
     return []
-
-
-def largest(number: int, groups: Iterable[Any], device: Any) -> int:
-    """The largest ``number`` of all ranks of ``groups``: one all-reduce of one integer for each."""
-    import torch
-    import torch.distributed as dist
-
-    agreed = torch.tensor(number, device=device)
-    for group in groups:
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
-    return int(agreed.item())
-
-
-def finding_unused() -> Any:
-    """The DDP whose forward runs, if it looks for unused parameters itself."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    cls = getattr(parallel, "DistributedDataParallel", None)
-    ddp = getattr(cls, "_active_ddp_module", None)
-    return ddp if ddp is not None and ddp.find_unused_parameters and not ddp.static_graph else None
 
 
 def _deepspeed_hooks(module: Any) -> bool:

@@ -19,6 +19,8 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from .distributed import named
+
 KEPT = 4000  # gathers a rank remembers; ranks that part do so within one step
 AHEAD = 100  # gathers a rank may have started after the one it waits in
 SURE = 4  # looks for which the word that it is over must stand
@@ -265,9 +267,3 @@ def _by_rank(values: dict[int, str]) -> str:
     for rank, value in values.items():
         ranks.setdefault(value, []).append(rank)
     return ", ".join(f"{value} on {named(found)}" for value, found in ranks.items())
-
-
-def named(ranks: list[int]) -> str:
-    """``rank 3``, ``ranks 0, 1 and 40 more``."""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

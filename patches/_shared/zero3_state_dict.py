@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._partitioned import whole
+from .zero3_parameters import whole
 
 REMEDY = (
     'Take the call out of "if rank == 0" (or "if trainer.is_world_process_zero()"): only rank 0 writes. '

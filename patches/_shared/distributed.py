@@ -1,0 +1,54 @@
+"""What a patch asks of torch.distributed: which rank this is, how many there are, and where they can talk."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+def rank() -> int:
+    """This process's rank; 0 where no processes train together."""
+    dist = _begun()
+    return 0 if dist is None else int(dist.get_rank())
+
+
+def world() -> int:
+    """How many processes train together; 1 without torch.distributed."""
+    dist = _begun()
+    return 1 if dist is None else int(dist.get_world_size())
+
+
+def _begun() -> Any:
+    """``torch.distributed``, once there is a process group."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def largest(number: int, groups: Iterable[Any], device: Any) -> int:
+    """The largest ``number`` of all ranks of ``groups``: one all-reduce of one integer for each."""
+    import torch
+    import torch.distributed as dist
+
+    agreed = torch.tensor(number, device=device)
+    for group in groups:
+        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
+    return int(agreed.item())
+
+
+def job_store() -> Any:
+    """The store that started the job. It outlives a restart by torchrun: see ``run_prefix``."""
+    return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+
+
+def run_prefix() -> str:
+    """What begins every key of this run in the job's store."""
+    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
+    return "/".join(["vlmpatch", *run])
+
+
+def named(ranks: Sequence[int]) -> str:
+    """``rank 3``, ``ranks 0, 1`` or, of many, ``ranks 0, 1, 2, 3, 4, 5, 6, 7 and 40 more``."""
+    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"
