@@ -6,21 +6,27 @@ BIN = .venv/bin
 # The stacks `make test` needs; `make matrix` makes the others too.
 STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 trl024 torch241 torch2150
 
+# The one that `make demo` needs.
+DEMO = tf457-ds0182
+
 .PHONY: demo test test-all test-pythons machine unit lint minicpmv matrix drift bench clean
 
+demo: MADE = $(DEMO)
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
-	$(BIN)/python -m tests.lab.demo
+	$(BIN)/python -m tests.lab.demo $(DEMO)
 
 # Four files at a time: each keeps its stack's processes to itself, and ranks wait for each other a good
 # part of the time. In the order of tests/e2e/conftest.py: the longest first, the small ones fill the end.
 JOBS ?= 4
 PYTEST = $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
+test: MADE = $(STACKS)
 test: machine .venv/ready lint  ## makes the environments it needs first, in a cache outside the clone
 	$(BIN)/python -m tests.lab.envs make $(STACKS)
 	$(PYTEST) -m "not slow"
 
 FILES ?= tests
+test-all: MADE = $(STACKS)
 test-all: machine .venv/ready lint  ## the slow tests too, before a release; hours, in parts with FILES=…; recorded
 	VLMPATCH_FULL=1 $(PYTEST) --junitxml=build/tests.xml $(FILES); ended=$$?; \
 	test $$ended -gt 1 || $(BIN)/python -m tests.lab.record build/tests.xml; exit $$ended
@@ -29,7 +35,9 @@ test-pythons: .venv/ready  ## the unit tests on every Python from 3.10 on that i
 	$(BIN)/python -m tests.lab.pythons
 
 machine:
-	@$(PYTHON) -m tests.lab.machine
+	@test -n "$(PYTHON)" || { echo "missing: no python3 on the PATH: apt-get install -y python3.11 python3.11-venv," \
+	  "or make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -m tests.lab.machine $(MADE)
 
 unit: .venv/ready  ## the tests that need no stack
 	$(BIN)/python -m pytest tests/unit
@@ -52,7 +60,7 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python -m bench.import_time
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml | machine
 	@echo "making .venv (test tools only; no torch)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet "uv>=0.4"

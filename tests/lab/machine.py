@@ -1,10 +1,9 @@
 """What the machine must have before anything is made on it, said in the first second.
 
-``python3 -m tests.lab.machine``: exit status 1, and the command that installs it, where something is
-missing. Runs on any Python, before there is an environment.
+``python3 -m tests.lab.machine STACK …``: exit status 1, and the command that installs it, where something is
+missing for those stacks. Runs on any Python from 3.6 on, before there is an environment; so nothing here is
+annotated with what those do not know.
 """
-
-from __future__ import annotations
 
 import os
 import shutil
@@ -14,37 +13,68 @@ NEEDED = {
     "numactl": "DeepSpeed's launcher asks for it",
 }
 PYTHON = (3, 10)
-GIGABYTES = 30  # the stacks of `make test` with an empty cache; two of them bring CUDA's libraries
+OWN = 0.3  # GB of .venv and the tiny checkpoints
+EACH = 1.4  # GB of a stack whose torch is a CPU build
+CUDA = 6.0  # GB of one that pins another torch, of which the registry has a build with CUDA's libraries alone
+PINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stacks.toml")
 
 
-def missing(cache: str) -> list[str]:
+def cache_root():
+    # type: () -> str
+    """Where the stacks lie: ``tests.lab.envs.cache_root``, which an old Python cannot import."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return os.environ.get("VLMPATCH_LAB") or os.path.join(base, "vlmpatch-lab")
+
+
+def with_cuda():
+    # type: () -> set[str]
+    """The stacks that pin a torch of their own; read as text, for an old Python reads no TOML."""
+    with open(PINS, "rb") as handle:
+        blocks = handle.read().decode("utf-8").split("[stacks.")[1:]
+    return {block.partition("]")[0] for block in blocks if "\ntorch = " in block}
+
+
+def gigabytes(stacks, cache):
+    # type: (list[str], str) -> float
+    """What those of ``stacks`` take that are not in ``cache`` yet."""
+    made = os.listdir(cache) if os.path.isdir(cache) else []
+    complete = {
+        name.rpartition("-")[0] for name in made if os.path.exists(os.path.join(cache, name, "complete"))
+    }
+    large = with_cuda()
+    return OWN + sum(CUDA if stack in large else EACH for stack in stacks if stack not in complete)
+
+
+def missing(stacks, cache):
+    # type: (list[str], str) -> list[str]
     """What is missing, a line each, with the command that mends it."""
     found = []
-    absent = [program for program in NEEDED if shutil.which(program) is None]
-    if absent:
-        why = "; ".join(f"{program}: {NEEDED[program]}" for program in absent)
-        found.append(f"{' and '.join(absent)} not found ({why}): apt-get install -y {' '.join(absent)}")
     if sys.version_info < PYTHON:
         mine = ".".join(map(str, sys.version_info[:2]))
-        found.append(f"Python {mine} is too old: make PYTHON=python3.11 test")
+        found.append(f"Python {mine} is too old, 3.10 or newer is needed: make PYTHON=python3.11 demo")
+    absent = [program for program in NEEDED if shutil.which(program) is None]
+    if absent and stacks:
+        why = "; ".join(f"{program}: {NEEDED[program]}" for program in absent)
+        names = " ".join(absent)
+        found.append(f"{names} not found ({why}): apt-get install -y {names}")
     folder = cache
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    free = shutil.disk_usage(folder).free / 1e9
-    if free < GIGABYTES and not os.path.isdir(cache):
+    free, wanted = shutil.disk_usage(folder).free / 1e9, gigabytes(stacks, cache)
+    if free < wanted:
         found.append(
-            f"{free:.0f} GB free in {folder}, the environments take {GIGABYTES}: free some, or name another "
-            "folder in VLMPATCH_LAB"
+            f"{free:.1f} GB are free in {folder}, what is to be made takes {wanted:.1f}: free some, or name "
+            "another folder in VLMPATCH_LAB"
         )
     return found
 
 
-def main() -> int:
-    """Print what is missing."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    lines = missing(os.environ.get("VLMPATCH_LAB") or os.path.join(base, "vlmpatch-lab"))
+def main():
+    # type: () -> int
+    """Print what is missing for the stacks that are named."""
+    lines = missing(sys.argv[1:], cache_root())
     for line in lines:
-        print(f"missing: {line}", file=sys.stderr)
+        sys.stderr.write(f"missing: {line}\n")
     return 1 if lines else 0
 
 
