@@ -28,8 +28,9 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def python(checkout: Path, code: str) -> str:
+def python(checkout: Path, code: str, **environ: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLMPATCH_", "PYTHON"))}
+    kept |= {"XDG_CACHE_HOME": str(checkout / "cache"), **environ}
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={**kept, "PYTHONPATH": str(checkout)},
@@ -49,6 +50,35 @@ def test_the_first_start_compiles_and_later_ones_only_stand_guard(checkout: Path
     assert python(checkout, AWAKE) == "True"
     assert (checkout / "__pycache__" / "compat.index").is_file()
     assert python(checkout, AWAKE) == "False"
+
+
+@pytest.mark.parametrize("way", ["no byte code", "a folder that takes none"])
+def test_where_the_checkout_is_not_written_the_users_cache_is(checkout: Path, way: str) -> None:
+    environ = {"PYTHONDONTWRITEBYTECODE": "1"} if way == "no byte code" else {}
+    if not environ:
+        (checkout / "__pycache__").write_text("a file")
+    assert python(checkout, AWAKE, **environ) == "True"
+    assert not (checkout / "__pycache__" / "compat.index").exists()
+    assert python(checkout, AWAKE, **environ) == "False"
+    (checkout / "compat.toml").write_text((checkout / "compat.toml").read_text() + "\n")
+    assert python(checkout, AWAKE, **environ) == "True"
+
+
+def test_an_index_that_another_user_wrote_is_not_read(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = str(checkout / "compat.toml")
+    read(path)
+    assert index.read(path) is not None
+    real = os.stat
+    forged = real(checkout / "__pycache__" / "compat.index")
+    values = [*forged[:4], 12345, *forged[5:]]
+    monkeypatch.setattr(
+        os,
+        "stat",
+        lambda asked, **more: os.stat_result(values) if "index" in str(asked) else real(asked, **more),
+    )
+    assert index.read(path) is None
 
 
 def test_a_changed_catalog_is_read_again(checkout: Path) -> None:

@@ -1,8 +1,9 @@
 """compat.toml, compiled: what ``import vlmpatch`` reads instead of parsing TOML.
 
 The index holds every sound entry and the names worth waiting for. A wheel brings it beside its catalog;
-a checkout writes it into ``__pycache__``, as Python does with byte code. It is used only while it was
-made from exactly the catalog that lies there, so nobody has to keep it up to date. This module is on the
+a checkout writes it into ``__pycache__``, as Python does with byte code, or into the user's cache where that
+is not to be written (PYTHONDONTWRITEBYTECODE, another user's folder). It is used only while it was made from
+exactly the catalog that lies there, so nobody has to keep it up to date. This module is on the
 path of ``import vlmpatch``: it imports nothing that an interpreter has not imported by itself.
 """
 
@@ -65,6 +66,8 @@ def read(path: str) -> dict[str, Any] | None:
         return None
     for place in _places(path):
         try:
+            if not _trusted(place):
+                continue
             with open(place, "rb") as handle:
                 data = marshal.loads(handle.read())
             if data["format"] == FORMAT and data["source"] == source and _unmoved(data["stamps"], path):
@@ -74,24 +77,42 @@ def read(path: str) -> dict[str, Any] | None:
     return None
 
 
+def _trusted(place: str) -> bool:
+    # A cache may be shared: what is read was written by this user, by root, or by who installed vlmpatch.
+    owner = os.stat(place).st_uid
+    return not hasattr(os, "getuid") or owner in (os.getuid(), 0, os.stat(__file__).st_uid)
+
+
 def _unmoved(stamps: dict[str, int], path: str) -> bool:
     beside = os.path.dirname(path)
     return all(os.stat(f"{beside}/{folder}").st_mtime_ns == stamp for folder, stamp in stamps.items())
 
 
-def write(path: str, compiled: bytes) -> None:
-    """Keep the index of the catalog at ``path`` for the next process, where the folder allows it."""
-    place = _places(path)[1]
+def write(path: str, compiled: bytes, beside: bool = True) -> None:
+    """Keep the index of the catalog at ``path`` for the next process, where a folder allows it.
+
+    Args:
+        path: of the catalog.
+        compiled: what ``dumps`` made of it.
+        beside: whether ``__pycache__`` beside the catalog may be written, rather than the user's cache.
+    """
+    _, pycache, own = _places(path)
+    if not (beside and _written(pycache, compiled)):
+        _written(own, compiled)
+
+
+def _written(place: str, compiled: bytes) -> bool:
     # Ranks of several machines share the folder, and in containers they often have one process id.
     draft = f"{place}.{os.getpid()}.{os.urandom(8).hex()}"
     try:
-        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
         with open(draft, "xb") as handle:
             handle.write(compiled)
         os.replace(draft, place)  # 64 ranks may start at once; each sees the old one or a whole one
         _sweep(place)
     except OSError:
-        return
+        return False
+    return True
 
 
 def _sweep(place: str) -> None:
@@ -105,6 +126,13 @@ def _sweep(place: str) -> None:
             os.unlink(path)
 
 
-def _places(path: str) -> tuple[str, str]:
+def _places(path: str) -> tuple[str, str, str]:
+    """Beside the catalog, as a wheel brings it; where Python keeps byte code; in the user's cache."""
     folder = os.path.dirname(path)
-    return os.path.join(folder, "compat.index"), os.path.join(folder, "__pycache__", "compat.index")
+    name = folder.replace(os.sep, "-").strip("-")[-200:]  # a file's name takes no more than 255 bytes
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    return (
+        os.path.join(folder, "compat.index"),
+        os.path.join(folder, "__pycache__", "compat.index"),
+        os.path.join(caches, "vlmpatch", f"{name}.index"),
+    )

@@ -49,8 +49,9 @@ def read(path: str) -> Catalog:
         return Catalog(path, {}, {}, (problem,))
     stamps = index.stamps(path)  # before the folders are read: what moves later is seen
     catalog = parse(data, path)
-    if not catalog.problems and not sys.dont_write_bytecode:
-        index.write(path, index.dumps(source, catalog, Entry._fields, stamps))
+    if not catalog.problems:
+        made = index.dumps(source, catalog, Entry._fields, stamps)
+        index.write(path, made, beside=not sys.dont_write_bytecode)
     return catalog
 
 
