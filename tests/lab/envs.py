@@ -1,6 +1,6 @@
 """Pinned environments of real stacks, made once and kept outside the clone.
 
-``python -m tests.lab.envs make tf457-ds0182`` builds one from ``stacks.toml``;
+``python -m tests.lab.envs make tf457-ds0182`` builds one from ``tests/stacks/``;
 ``python -m tests.lab.envs list`` says which exist. An environment's folder name carries a hash of
 everything that decides its content, so a changed pin never meets a stale folder, and a folder
 without its ``complete`` marker (an interrupted build) is made again.
@@ -22,6 +22,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,6 +33,7 @@ else:
 
 HERE = Path(__file__).resolve().parent
 SHIMS = HERE / "shims"
+STACKS = HERE.parent / "stacks"
 
 
 @dataclass(frozen=True)
@@ -68,23 +72,33 @@ def cache_root() -> Path:
     return Path(base) / "vlmpatch-lab"
 
 
-def read_stacks(path: Path = HERE / "stacks.toml") -> dict[str, Stack]:
-    """Every stack of ``stacks.toml``; a stack's own pin replaces the common one of that package."""
-    data = tomllib.loads(path.read_text())
-    stacks = {}
-    for name, entry in data["stacks"].items():
-        own = {_distribution(p) for p in entry["packages"]}
-        common = [p for p in data["common"] if _distribution(p) not in own]
-        stacks[name] = Stack(
-            name=name,
-            about=entry["about"],
-            torch=entry.get("torch", data["torch"]),
-            packages=(*common, *entry["packages"]),
-            no_deps=tuple(entry.get("no_deps", ())),
-            wanted_python=entry.get("python", ""),
-            matrix=entry.get("matrix", True),
-        )
-    return stacks
+def read_stacks(folder: Path = STACKS) -> dict[str, Stack]:
+    """Every stack of ``folder``, the oldest first; its own pin replaces the common one of that package."""
+    common = tomllib.loads((folder / "common.toml").read_text(encoding="utf-8"))
+    files = [path for path in folder.glob("*.toml") if path.stem != "common"]
+    stacks = [_stack(path.stem, tomllib.loads(path.read_text(encoding="utf-8")), common) for path in files]
+    return {stack.name: stack for stack in sorted(stacks, key=lambda stack: _age(stack, common["torch"]))}
+
+
+def _stack(name: str, entry: dict[str, Any], common: dict[str, Any]) -> Stack:
+    own = {_distribution(pin) for pin in entry["packages"]}
+    shared = [pin for pin in common["packages"] if _distribution(pin) not in own]
+    return Stack(
+        name=name,
+        about=entry["about"],
+        torch=entry.get("torch", common["torch"]),
+        packages=(*shared, *entry["packages"]),
+        no_deps=tuple(entry.get("no_deps", ())),
+        wanted_python=entry.get("python", ""),
+        matrix=entry.get("matrix", True),
+    )
+
+
+def _age(stack: Stack, torch: str) -> tuple[bool, list[Version], str]:
+    # Those with a torch of their own come last: they are there for it.
+    pins = dict(pin.split("==") for pin in (stack.torch, *stack.packages) if "==" in pin)
+    wanted = ("torch", "transformers", "deepspeed")
+    return stack.torch != torch, [Version(pins[name]) for name in wanted], stack.name
 
 
 @functools.cache

@@ -16,7 +16,7 @@ PYTHON = (3, 10)
 OWN = 0.3  # GB of .venv and the tiny checkpoints
 EACH = 1.4  # GB of a stack whose torch is a CPU build
 CUDA = 6.0  # GB of one that pins another torch, of which the registry has a build with CUDA's libraries alone
-PINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "stacks.toml")
+PINS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "stacks")
 
 
 def cache_root():
@@ -29,9 +29,12 @@ def cache_root():
 def with_cuda():
     # type: () -> set[str]
     """The stacks that pin a torch of their own; read as text, for an old Python reads no TOML."""
-    with open(PINS, "rb") as handle:
-        blocks = handle.read().decode("utf-8").split("[stacks.")[1:]
-    return {block.partition("]")[0] for block in blocks if "\ntorch = " in block}
+    large = set()
+    for name in os.listdir(PINS):
+        with open(os.path.join(PINS, name), "rb") as handle:
+            if name != "common.toml" and b"\ntorch = " in handle.read():
+                large.add(name[: -len(".toml")])
+    return large
 
 
 def gigabytes(stacks, cache):

@@ -2,7 +2,7 @@
 
     python -m tests.matrix.drift --newest                 the newest releases on the registry
     python -m tests.matrix.drift transformers==5.23.0 deepspeed==0.19.8
-    python -m tests.matrix.drift tf523-ds0198             a stack of stacks.toml
+    python -m tests.matrix.drift tf523-ds0198             a stack of tests/stacks
     python -m tests.matrix.drift --record                 remember how the targets look on every stack
 
 Releases are fetched alone (no dependencies) into a folder of their own and only read; of a torch that no

@@ -1,4 +1,4 @@
-"""The matrix as data: what runs (``vlmpatch_lab/rows.toml``) and on what (``tests/lab/stacks.toml``)."""
+"""The matrix as data: what runs (``vlmpatch_lab/rows.toml``) and on what (``tests/stacks/``)."""
 
 from __future__ import annotations
 
