@@ -38,7 +38,7 @@ def look(code):
     return "greet is mended upstream" if "goodbye" in function else None
 
 def apply(patch, module):
-    patch.wrap(module, "greet", lambda original, *args: original(*args).replace("hello", "goodbye"))
+    patch.wrap(module, "greet", lambda f, *args, **kw: f(*args, **kw).replace("hello", "goodbye"))
 '''
 
 

@@ -1,4 +1,7 @@
-"""What a patch file may use: ``Patch`` to change things, ``Code`` to look, ``Unrecognised`` to decline."""
+"""What a patch file may use.
+
+``Patch`` to change things, ``Code`` to look, ``Unrecognised`` to decline, ``Argument`` to read a call.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from vlmpatch.gate.source import Code, Function, Unrecognised, of_file, of_module
-from vlmpatch.journal.journal import AlreadyPatched, Foreign, Journal
+from vlmpatch.journal.journal import AlreadyPatched, Foreign, Journal, WrongSignature
 from vlmpatch.support import log
+from vlmpatch.support.arguments import Argument
 
-__all__ = ["Code", "Function", "Patch", "Unrecognised", "of_file", "of_module"]
+__all__ = ["Argument", "Code", "Function", "Patch", "Unrecognised", "of_file", "of_module"]
 
 
 class Patch:
@@ -46,7 +50,7 @@ class Patch:
         """Put ``wrapper(original, *args, **kwargs)`` around ``owner.name``; see ``Journal.wrap``."""
         try:
             self._write(self._journal.wrap, owner, name, wrapper)
-        except (AlreadyPatched, Foreign) as neighbour:
+        except (AlreadyPatched, Foreign, WrongSignature) as neighbour:
             if not self.settled:
                 raise
             log.debug(f"{self.id}: {neighbour}")

@@ -6,21 +6,19 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 # The sink through which every model of transformers gets its checkpoint function.
 _SINK = "_set_gradient_checkpointing"
+_SAID = Argument(0, "gradient_checkpointing_kwargs")
 
 
-def say_non_reentrant(
-    original: Any, self: Any, gradient_checkpointing_kwargs: Any = None, *args: Any, **kwargs: Any
-) -> Any:
+def say_non_reentrant(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call ``original`` with ``use_reentrant=False`` unless the caller named ``use_reentrant``."""
-    said = gradient_checkpointing_kwargs or {}
-    filled = {"use_reentrant": False, **said} if isinstance(said, dict) else said
-    if args:
-        return original(self, filled, *args, **kwargs)
-    return original(self, gradient_checkpointing_kwargs=filled, **kwargs)
+    said = _SAID.of(args, kwargs) or {}
+    if isinstance(said, dict) and "use_reentrant" not in said:
+        args, kwargs = _SAID.replaced(args, kwargs, {"use_reentrant": False, **said})
+    return original(self, *args, **kwargs)
 
 
 def look_at_sink(code: Code) -> None:
@@ -33,7 +31,7 @@ def look_at_sink(code: Code) -> None:
 def on_reentrant(patch: Patch, module: ModuleType, then: Callable[[Any], None]) -> None:
     """Call ``then(model)`` after a model was given ``partial(checkpoint, use_reentrant=True)``."""
 
-    def after_set(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def after_set(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if _says_reentrant(kwargs.get("gradient_checkpointing_func")):
             then(self)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from vlmpatch.api import Code, Unrecognised
+from vlmpatch.api import Argument, Code, Unrecognised
 
 LEAF = "_z3_leaf"  # what marks one
+MODULE = Argument(0, "module")  # of that method, and of the offload's constructor
 _REGISTER = ("_register_deepspeed_module", "_register_hooks_recursively")  # in 0.15 still the second
 
 

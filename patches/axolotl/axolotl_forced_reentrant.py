@@ -37,7 +37,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Fill in the other variant where nothing was said."""
 
-    def normalize(original: Callable[..., Any], cfg: Any, *args: Any, **kwargs: Any) -> Any:
+    def normalize(original: Callable[..., Any], /, cfg: Any, *args: Any, **kwargs: Any) -> Any:
         silent = cfg.get(_KWARGS) is None
         result = original(cfg, *args, **kwargs)
         if silent and cfg.get(_KWARGS) == {"use_reentrant": True}:

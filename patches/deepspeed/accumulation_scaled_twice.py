@@ -65,7 +65,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(module.DeepSpeedEngine, HOOK, per_tensor)
 
 
-def forward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around ``DeepSpeedEngine.forward``, which puts its hooks on what the model returned."""
     import torch
 
@@ -98,6 +98,7 @@ def views(outputs: Any) -> Any:
 def backward(
     original: Callable[..., Any],
     self: Any,
+    /,
     loss: Any,
     retain_graph: bool = False,
     scale_wrt_gas: bool = True,
@@ -116,7 +117,7 @@ def backward(
             setattr(self, _KEPT, scale_wrt_gas)
 
 
-def per_tensor(original: Callable[..., Any], self: Any, grad: Any) -> Any:
+def per_tensor(original: Callable[..., Any], self: Any, /, grad: Any) -> Any:
     """Around the hook on each tensor that the engine returned."""
     return grad if self in _running else original(self, grad)
 

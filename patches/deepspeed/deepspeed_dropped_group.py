@@ -44,7 +44,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Note schedulers as they are made; keep them in step with the groups."""
 
-    def keeping_step(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def keeping_step(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         optimizer = args[0] if args else kwargs.get("client_optimizer")
         kept = [bool(group["params"]) for group in getattr(optimizer, "param_groups", ())]
         result = original(self, *args, **kwargs)
@@ -59,7 +59,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(getattr(module, _SCHEDULER), "__init__", _noted)
 
 
-def _noted(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+def _noted(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
     original(self, *args, **kwargs)
     key = id(self)
     with contextlib.suppress(TypeError):  # takes no weak reference

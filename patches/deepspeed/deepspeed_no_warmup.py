@@ -39,7 +39,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Raise an automatic 0 to 1."""
 
     def at_least_one(
-        original: Any, self: Any, ds_key_long: str, hf_val: Any, *args: Any, **kwargs: Any
+        original: Any, self: Any, /, ds_key_long: str, hf_val: Any, *args: Any, **kwargs: Any
     ) -> Any:
         if ds_key_long == _KEY and hf_val == 0 and self.get_value(_KEY) == "auto":
             hf_val = 1

@@ -47,7 +47,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand over the gradients of a micro-batch added to those of the ones before it."""
 
     def gather(
-        original: Callable[..., Any], self: Any, tensor_list: list[Any], *args: Any, **kwargs: Any
+        original: Callable[..., Any], self: Any, /, tensor_list: list[Any], *args: Any, **kwargs: Any
     ) -> Any:
         found = original(self, tensor_list, *args, **kwargs)
         group = next((i for i, params in enumerate(self.params_in_partition) if params is tensor_list), None)

@@ -44,7 +44,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Write the sums of a window's middle back."""
 
-    def accumulate(original: Callable[..., Any], self: Any, param: Any) -> None:
+    def accumulate(original: Callable[..., Any], self: Any, /, param: Any) -> None:
         original(self, param)
         boundary = self.is_gradient_accumulation_boundary
         if self.micro_step_id > 0 and not (boundary() if callable(boundary) else boundary):

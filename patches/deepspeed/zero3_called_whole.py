@@ -63,7 +63,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return
     calls = Calls(patch)
 
-    def made(original: Callable[..., Any], self: Any, module: Any) -> None:
+    def made(original: Callable[..., Any], self: Any, /, module: Any) -> None:
         original(self, module)
         attend(patch)
         calls.watch(module)
@@ -71,7 +71,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(module.Init, "_post_init_method", made)
 
 
-def taken(original: Callable[..., Any], self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+def taken(original: Callable[..., Any], self: Any, /, module: Any, *args: Any, **kwargs: Any) -> None:
     """An engine takes ``module``: it gathers from now on."""
     for part in module.modules():
         for handle in _handles.pop(part, ()):

@@ -21,10 +21,11 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.zero3_parameters import absent, any_absent
 
+PREFIX, OBJECT, TENSORS = Argument(1, "prefix"), Argument(0, "obj"), Argument(0, "tensors")
 DEPTH = 4  # how deep in dicts and lists a state dict may lie
 REFUSED = (
     "vlmpatch [zero3-empty-saves]: {name} would be written empty: under ZeRO-3 this rank holds a part of "
@@ -47,16 +48,19 @@ def apply(patch: Patch, module: ModuleType) -> None:
     torch = importlib.import_module("torch")
     names: dict[str, Any] = {}
 
-    def collect(
-        original: Callable[..., Any], self: Any, destination: Any, prefix: str, *args: Any, **kwargs: Any
-    ) -> Any:
-        found = original(self, destination, prefix, *args, **kwargs)
+    def collect(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        found = original(self, *args, **kwargs)
+        prefix = PREFIX.of(args, kwargs, "")
         names.update((prefix + name, p.ds_shape) for name, p in self._parameters.items() if absent(p))
         return found
 
-    def save(original: Callable[..., Any], what: Any, *args: Any, **kwargs: Any) -> Any:
-        refuse(names, what)
-        return original(what, *args, **kwargs)
+    def save(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        refuse(names, OBJECT.of(args, kwargs))
+        return original(*args, **kwargs)
+
+    def flatten(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        refuse(names, TENSORS.of(args, kwargs))
+        return original(*args, **kwargs)
 
     patch.wrap(torch.nn.Module, "_save_to_state_dict", collect)
     patch.wrap(torch, "save", save)
@@ -66,7 +70,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return
     for name in ("_flatten", "_flatten_as_ptr"):
         if hasattr(safetensors, name):
-            patch.wrap(safetensors, name, save)
+            patch.wrap(safetensors, name, flatten)
 
 
 def refuse(names: Mapping[str, Any], what: Any) -> None:

@@ -28,7 +28,7 @@ from typing import Any
 from vlmpatch.api import Code, Patch
 
 from .._shared.compiling import compiling
-from .._shared.zero3_leaves import LEAF, look_at_register, register
+from .._shared.zero3_leaves import LEAF, MODULE, look_at_register, register
 
 
 def look(code: Code) -> str | None:
@@ -47,10 +47,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def before_leaf(leaf: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         return None if tracing() else wanting(leaf, inputs)
 
-    def put_hooks(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
+    def put_hooks(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
+        sub_module = MODULE.of(args, kwargs)
         if getattr(sub_module, LEAF, False) and any(not p.requires_grad for p in self.module.parameters()):
             patch.hook(sub_module.register_forward_pre_hook, before_leaf)
-        original(self, sub_module, *args, **kwargs)
+        original(self, *args, **kwargs)
 
     patch.wrap(offload, register(offload), put_hooks)
 

@@ -25,11 +25,12 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.rendezvous import attend, meet
 from .._shared.zero3_parameters import absent, whole
 
+STATE, PREFIX, METADATA = Argument(0, "state_dict"), Argument(1, "prefix"), Argument(2, "local_metadata")
 REMEDY = (
     "Load on every rank, without `if rank == 0`, or before the model is partitioned "
     "(outside of zero.Init and before deepspeed.initialize)."
@@ -49,30 +50,31 @@ def apply(patch: Patch, module: ModuleType) -> None:
     torch_module = importlib.import_module("torch.nn").Module
     loading: list[Any] = []  # the outermost load_state_dict, whose ranks have met
 
-    def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    def made(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         attend(patch)
 
-    def load_all(original: Callable[..., Any], self: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        if loading or not _meet(patch, self, state):
-            return original(self, state, *args, **kwargs)
+    def load_all(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if loading or not _meet(patch, self, STATE.of(args, kwargs)):
+            return original(self, *args, **kwargs)
         loading.append(self)
         try:
-            return original(self, state, *args, **kwargs)
+            return original(self, *args, **kwargs)
         finally:
             loading.clear()
 
-    def load_one(
-        original: Callable[..., Any], self: Any, state: Any, prefix: str, metadata: Any, *args: Any
-    ) -> Any:
-        empty = to_fill(self._parameters, state, prefix)
+    def load_one(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        prefix = PREFIX.of(args, kwargs, "")
+        empty = to_fill(self._parameters, STATE.of(args, kwargs, {}), prefix)
         if not empty:
-            return original(self, state, prefix, metadata, *args)
+            return original(self, *args, **kwargs)
         if not loading:
             meet(patch, empty.values(), f"loading {type(self).__name__}", prefix, REMEDY)
+        # Copied, not assigned: a parameter put in its place would not be partitioned.
+        copied = {**METADATA.of(args, kwargs, {}), "assign_to_params_buffers": False}
+        args, kwargs = METADATA.replaced(args, kwargs, copied)
         with whole(empty.values(), changed=True):
-            # Copied, not assigned: a parameter put in its place would not be partitioned.
-            return original(self, state, prefix, {**metadata, "assign_to_params_buffers": False}, *args)
+            return original(self, *args, **kwargs)
 
     patch.wrap(module.Init, "__init__", made)
     patch.wrap(torch_module, "load_state_dict", load_all)

@@ -116,7 +116,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     original_release = offload.post_sub_module_forward_function
     kept = Kept(original_release)
 
-    def before_forward(original: Release, self: Any, sub_module: Any) -> None:
+    def before_forward(original: Release, self: Any, /, sub_module: Any) -> None:
         if not (tracing() or _is_left_alone(self)):
             if (running := task()) != -1:
                 kept.note(self, sub_module, running, backward=False)
@@ -124,18 +124,18 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 kept.release(self, since=0)
         original(self, sub_module)
 
-    def after_forward(original: Release, self: Any, sub_module: Any) -> None:
+    def after_forward(original: Release, self: Any, /, sub_module: Any) -> None:
         if tracing() or task() == -1 or _is_left_alone(self):
             original(self, sub_module)
 
-    def before_backward(original: Release, self: Any, sub_module: Any) -> None:
+    def before_backward(original: Release, self: Any, /, sub_module: Any) -> None:
         if _only_looks_up(sub_module) and not sub_module.weight.requires_grad:
             return
         if not _is_left_alone(self) and (running := task()) != -1:
             kept.note(self, sub_module, running, backward=True)
         original(self, sub_module)
 
-    def after_backward(original: Release, self: Any, sub_module: Any) -> None:
+    def after_backward(original: Release, self: Any, /, sub_module: Any) -> None:
         if kept.only_recomputed(self, sub_module):
             original_release(self, sub_module)
         else:

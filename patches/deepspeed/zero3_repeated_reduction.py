@@ -28,7 +28,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Argument, Code, Patch
 
 from .._shared.known_shapes import recognise
 
@@ -54,6 +54,7 @@ SHAPES = {
 }
 # What runs once before each backward: at its start, since 0.18.5 at the start of its forward.
 BEGINNINGS = ("clear_backward_seen_flag", "backward_prologue", "backward")
+PARAMS, GRADIENTS = Argument(0, "params_to_release"), Argument(1, "grad_partitions")
 RACE = (
     "A parameter of shape {shape} is used in two checkpointed segments, and use_reentrant=True reduces it in "
     "each. With overlap_comm on this device the two gradients cannot be summed safely, so this run stops "
@@ -80,17 +81,17 @@ def apply(patch: Patch, module: ModuleType) -> None:
     optimizer = module.DeepSpeedZeroOptimizer_Stage3
     fired: WeakKeyDictionary[Any, Fired] = WeakKeyDictionary()
 
-    def begin(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def begin(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         fired[self] = Fired(set(), set())
         return original(self, *args, **kwargs)
 
-    def step(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         # A script that calls the model itself and not the engine never begins a backward in DeepSpeed's
         # sense; what was reduced before this step must not count for the next.
         fired.pop(self, None)
         return original(self, *args, **kwargs)
 
-    def reduce(original: Callable[..., Any], self: Any, param: Any) -> None:
+    def reduce(original: Callable[..., Any], self: Any, /, param: Any) -> None:
         hooks = fired.setdefault(self, Fired(set(), set())).hooks
         if param.ds_id in hooks and _waits_in_bucket(self, param):
             if self.contiguous_gradients and _bucket_has_own_stream(self, module):
@@ -99,12 +100,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
         hooks.add(param.ds_id)
         original(self, param)
 
-    def partition(original: Callable[..., Any], self: Any, params: list[Any], grads: list[Any]) -> Any:
+    def partition(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        params, grads = PARAMS.of(args, kwargs), GRADIENTS.of(args, kwargs)
         reduced = fired.setdefault(self, Fired(set(), set())).reduced
         again = [param.ds_id in reduced for param in params]
         reduced.update(param.ds_id for param in params)
         if self.micro_step_id != 0 or not any(again):
-            return original(self, params, grads)
+            return original(self, *args, **kwargs)
         pairs = list(zip(params, grads, again, strict=True))
         first = [(param, grad) for param, grad, repeated in pairs if not repeated]
         later = [(param, grad) for param, grad, repeated in pairs if repeated]

@@ -42,13 +42,13 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Meet before saving."""
 
-    def made(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    def made(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if self.zero_optimization_partition_weights():
             attend(patch)
 
     def meeting_first(name: str) -> Callable[..., Any]:
-        def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+        def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.zero_optimization_partition_weights():
                 meet(patch, self.module.parameters(), name, why=REMEDY)
             return original(self, *args, **kwargs)

@@ -34,7 +34,7 @@ from weakref import WeakSet
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.sparse_experts import idle_parts, skipping, sparse_blocks, stacked_experts
-from .._shared.zero3_leaves import LEAF, look_at_register, register
+from .._shared.zero3_leaves import LEAF, MODULE, look_at_register, register
 
 
 def look(code: Code) -> str | None:
@@ -52,17 +52,17 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     unhooked: WeakSet[Any] = WeakSet()
 
-    def set_up(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
-        model = kwargs["module"] if "module" in kwargs else args[0]
+    def set_up(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        model = MODULE.of(args, kwargs)
         for block in skipping_blocks(model):
             set_z3_leaf_modules(block, [type(block)])
         for experts in skipping(stacked_experts(model)):
             unhooked.update(idle_parts(experts))
         return original(self, *args, **kwargs)
 
-    def put_hooks(original: Any, self: Any, sub_module: Any, *args: Any, **kwargs: Any) -> None:
-        if sub_module not in unhooked:
-            original(self, sub_module, *args, **kwargs)
+    def put_hooks(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
+        if MODULE.of(args, kwargs) not in unhooked:
+            original(self, *args, **kwargs)
 
     offload = module.DeepSpeedZeRoOffload
     patch.wrap(offload, "__init__", set_up)

@@ -30,11 +30,12 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 OPTIMIZER = "DeepSpeedZeroOptimizer_Stage3"
 EPILOGUE = "independent_gradient_partition_epilogue"
 PARTITION = "partition_grads"
+PARAMS = Argument(0, "params_to_release")
 COPIES = ("self.micro_step_id == 0", "grad_buffer.copy_(grad_partition, non_blocking=True)")
 
 
@@ -58,11 +59,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def of(self: Any, micro: int) -> set[int]:
         return reached.setdefault(self, defaultdict(set))[micro]
 
-    def partition(original: Callable[..., Any], self: Any, params: list[Any], grads: list[Any]) -> Any:
-        of(self, self.micro_step_id).update(param.ds_id for param in params)
-        return original(self, params, grads)
+    def partition(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        of(self, self.micro_step_id).update(param.ds_id for param in PARAMS.of(args, kwargs))
+        return original(self, *args, **kwargs)
 
-    def epilogue(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         micro = self.micro_step_id  # some releases count it up in here
         result = original(self, *args, **kwargs)
         if not _left_alone(self) and _matters(self, micro):
@@ -72,7 +73,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
                     _put_zero(self, param, module)
         return result
 
-    def step(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         reached.pop(self, None)
         return original(self, *args, **kwargs)
 

@@ -31,12 +31,13 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.deadlock import Stand
 from .._shared.distributed import job_store, run_prefix
 
 GATHER = "_PartitionedParameterCoordinator__all_gather_params"
+PARAMS = Argument(0, "params")
 STILL = 60.0  # seconds without a gather before a rank tells the others where it is
 PARTED = (
     "vlmpatch [zero3-uneven-calls]: the ranks wait for each other in different gathers and can never go on. "
@@ -60,13 +61,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Remember gathers, and watch."""
     watch = Watch(patch, module.ZeroParamStatus.NOT_AVAILABLE)
 
-    def born(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> None:
+    def born(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> None:
         watch.known.add(self)
         original(self, *args, **kwargs)
 
-    def gather(original: Callable[..., Any], self: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
-        watch.note(self, params)
-        return original(self, params, *args, **kwargs)
+    def gather(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        watch.note(self, PARAMS.of(args, kwargs))
+        return original(self, *args, **kwargs)
 
     patch.wrap(module.PartitionedParameterCoordinator, "__init__", born)
     patch.wrap(module.PartitionedParameterCoordinator, GATHER, gather)

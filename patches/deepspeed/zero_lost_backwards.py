@@ -66,7 +66,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         _adding.add(module.DeepSpeedZeroOptimizer)
 
 
-def backward(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around ``DeepSpeedEngine.backward``."""
     optimizer = self.optimizer
     if not _keeps_sums(optimizer):
@@ -147,14 +147,14 @@ def _copied() -> None:
     get_accelerator().synchronize()
 
 
-def zero_grad(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def zero_grad(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the optimizer's."""
     if self not in _running:  # some releases call it at the end of each backward
         _dropped.add(self)
     return original(self, *args, **kwargs)
 
 
-def zero_grad_of_engine(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+def zero_grad_of_engine(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the engine's, which does not call the optimizer's."""
     if _keeps_sums(self.optimizer):
         _dropped.add(self.optimizer)

@@ -70,7 +70,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             line = lines[self] = _line(self)
         return line
 
-    def reduce(original: Callable[..., Any], self: Any, param: Any, i: int) -> None:
+    def reduce(original: Callable[..., Any], self: Any, /, param: Any, i: int) -> None:
         line = line_of(self)
         if line.draining or _left_alone(self) or line.passed(param):
             original(self, param, i)
@@ -85,7 +85,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 stream.wait_stream(computed_on)
             original(self, waited, group)
 
-    def epilogue(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _left_alone(self):
             return original(self, *args, **kwargs)
         line = line_of(self)

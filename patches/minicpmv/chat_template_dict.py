@@ -44,7 +44,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Hand the functions a tokenizer that answers as it used to."""
 
-    def with_ids(original: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_ids(original: Any, /, *args: Any, **kwargs: Any) -> Any:
         patch.warn(
             "dict", "apply_chat_template(..., tokenize=True) in dataset.py should say return_dict=False."
         )

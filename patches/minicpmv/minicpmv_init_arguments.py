@@ -39,7 +39,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Drop the arguments before they reach the class."""
 
-    def without_parts(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    def without_parts(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
         asked = {name: kwargs.pop(name) for name in _PARTS if name in kwargs}
         wrong = [f"{name}={value}" for name, value in asked.items() if bool(value) is not _PARTS[name]]
         if wrong:

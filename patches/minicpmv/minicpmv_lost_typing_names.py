@@ -41,7 +41,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Look at the folder of each remote module before it runs."""
 
-    def with_names(original: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_names(original: Any, /, *args: Any, **kwargs: Any) -> Any:
         module_path = args[1] if len(args) > 1 else kwargs.get("module_path", "")
         with _given_back(patch, os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path))):
             return original(*args, **kwargs)

@@ -34,7 +34,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Call ``post_init()`` for the class."""
 
-    def then_post_init(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    def then_post_init(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not hasattr(self, "all_tied_weights_keys"):
             self.post_init()

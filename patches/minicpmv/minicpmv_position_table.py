@@ -17,10 +17,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Argument, Code, Patch
 
 from .._shared.minicpmv import NOT_THE_MODEL, model_class, model_name
 
+MODULE = Argument(0, "module")
 _FILL = "_set_2d_pos_cache"
 
 
@@ -40,8 +41,9 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Fill the table where transformers asks for missing values."""
 
-    def and_the_table(original: Any, self: Any, part: Any) -> None:
-        original(self, part)
+    def and_the_table(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        part = MODULE.of(args, kwargs)
         if isinstance(part, module.Resampler) and hasattr(part, _FILL):
             getattr(part, _FILL)(part.max_size, device=part.pos_embed.device)
 

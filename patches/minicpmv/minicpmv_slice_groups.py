@@ -20,13 +20,14 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Argument, Code, Patch
 
 from .._shared.blank_image import add_nothing
 from .._shared.distributed import largest, world
 from .._shared.gather_groups import waiting_groups
 from .._shared.minicpmv import NOT_THE_MODEL, model_class, model_name
 
+DATA = Argument(0, "data")
 _PATCHES = 2  # a side of the blank image
 
 
@@ -45,13 +46,13 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Have every rank call the tower as often as the one that calls it most."""
 
-    def as_often(original: Any, self: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
-        own, extra = _calls(self, data)
+    def as_often(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        own, extra = _calls(self, DATA.of(args, kwargs))
         if not extra:
-            return original(self, data, *args, **kwargs)
+            return original(self, *args, **kwargs)
         if not own:  # an evaluation without an image: neither the tower nor the resampler runs
             _run_all(self, extra)
-            return original(self, data, *args, **kwargs)
+            return original(self, *args, **kwargs)
 
         def before_resampler(_module: Any, inputs: tuple[Any, ...]) -> Any:
             handle.remove()
@@ -61,7 +62,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         # First of its hooks: the resampler's own gather comes after the tower's.
         handle = self.resampler.register_forward_pre_hook(before_resampler, prepend=True)
         try:
-            return original(self, data, *args, **kwargs)
+            return original(self, *args, **kwargs)
         finally:
             handle.remove()
 

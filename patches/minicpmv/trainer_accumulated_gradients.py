@@ -38,7 +38,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Tell the accelerator of the script's trainer what older transformers told it."""
 
-    def with_steps(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_steps(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         steps = self.args.gradient_accumulation_steps
         accelerator = self.accelerator

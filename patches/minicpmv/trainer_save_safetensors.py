@@ -32,7 +32,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Answer as transformers behaves."""
 
-    def with_answer(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+    def with_answer(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if not hasattr(self.args, "save_safetensors"):
             patch.replace(self.args, "save_safetensors", True)

@@ -37,7 +37,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Lead calls of ``self.model`` through DDP."""
     from torch.nn.parallel import DistributedDataParallel
 
-    def through_ddp(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def through_ddp(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         model = args[0] if args else kwargs.get("model")
         if not isinstance(model, DistributedDataParallel) or self.model is model:
             return original(self, *args, **kwargs)

@@ -37,7 +37,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Drop what the script's ``training_step`` does not take."""
 
-    def without_count(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def without_count(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         kwargs.pop("num_items_in_batch", None)
         return original(self, *args[:2], **kwargs)
 

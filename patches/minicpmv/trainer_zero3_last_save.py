@@ -34,7 +34,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Gather while every rank is there."""
     gathered: WeakKeyDictionary[Any, tuple[int, Any]] = WeakKeyDictionary()  # by trainer: step, weights
 
-    def save_state(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save_state(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         engine = _engine(self)
         if engine is not None and patch.active:
@@ -42,7 +42,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             patch.warn("gathered", _SAY)
         return result
 
-    def save_model(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save_model(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         step, weights = gathered.pop(self, (-1, None))
         engine = _engine(self)
         if engine is None or step != self.state.global_step:

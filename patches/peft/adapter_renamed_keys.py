@@ -29,10 +29,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 PUT = "set_peft_model_state_dict"
-HOLDERS = ("peft.peft_model", "peft.utils", "peft", "peft.mixed_model")  # who has it by name
+MODEL, STATE = Argument(0, "model"), Argument(1, "peft_model_state_dict")
 MAPPING = "_checkpoint_conversion_mapping"
 CONVERSIONS = "transformers.conversion_mapping"
 PREFIX = "base_model.model."
@@ -50,22 +50,20 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Rename the keys that go in, and look at what did not find its place."""
 
-    def put(original: Callable[..., Any], model: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
-        new = renamed(model, state)
+    def put(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        state = STATE.of(args, kwargs)
+        new = renamed(MODEL.of(args, kwargs), state)
         moved = [(old, key) for old, key in zip(state, new, strict=True) if old != key]
         if moved:
             old, key = moved[0]
             patch.warn("renamed", f"{len(moved)} adapter weights have old names: {old} is now {key}.")
-        result = original(model, new, *args, **kwargs)
+            args, kwargs = STATE.replaced(args, kwargs, new)
+        result = original(*args, **kwargs)
         lost = [key for key in getattr(result, "unexpected_keys", ()) if ".lora_" in key]
         check(patch, new, lost, refuse=_caller() in ("peft", "transformers"))
         return result
 
-    before = getattr(module, PUT)
     patch.wrap(module, PUT, put)
-    for holder in map(sys.modules.get, HOLDERS):
-        if getattr(holder, PUT, None) is before:
-            patch.replace(holder, PUT, getattr(module, PUT))
 
 
 def renamed(model: Any, state: dict[str, Any]) -> dict[str, Any]:

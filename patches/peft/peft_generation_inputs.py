@@ -41,7 +41,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Lend the methods to the model's class while PEFT wraps it."""
 
-    def construct(original: Callable[..., None], self: Any, model: Any, *args: Any, **kwargs: Any) -> None:
+    def construct(original: Callable[..., None], self: Any, /, model: Any, *args: Any, **kwargs: Any) -> None:
         with contextlib.ExitStack() as lent:
             for name, method in missing(model).items():
                 lent.enter_context(patch.swapped(type(model), name, method))

@@ -16,7 +16,6 @@ Every PEFT. Upstream: https://github.com/huggingface/peft/issues/2450
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -29,7 +28,6 @@ from .._shared.zero3_parameters import absent, any_absent, whole
 from .._shared.zero3_state_dict import REMEDY, handed_over, is_on_rank_0
 
 STATE = "get_peft_model_state_dict"
-HOLDERS = ("peft.peft_model", "peft.utils", "peft", "peft.mixed_model")  # who has it by name
 
 
 def look(code: Code) -> str | None:
@@ -48,7 +46,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Gather what PEFT has chosen."""
 
     def chosen(
-        original: Callable[..., Any], model: Any, state_dict: Any = None, *args: Any, **kw: Any
+        original: Callable[..., Any], /, model: Any, state_dict: Any = None, *args: Any, **kw: Any
     ) -> Any:
         if not state_dict and any_absent(model):
             gathered = handed_over(model)
@@ -61,7 +59,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return {name: _values(value) for name, value in found.items()}
         return original(model, state_dict, *args, **kw)
 
-    def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if any_absent(self) and len(args) < 5:  # is_main_process is the fifth after the folder
             kwargs.setdefault("is_main_process", rank() == 0)
         return original(self, *args, **kwargs)
@@ -69,11 +67,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     if module.__name__ == "peft.peft_model":
         patch.wrap(module.PeftModel, "save_pretrained", save)
         return
-    before = getattr(module, STATE)
     patch.wrap(module, STATE, chosen)
-    for holder in map(sys.modules.get, HOLDERS):
-        if getattr(holder, STATE, None) is before:
-            patch.replace(holder, STATE, getattr(module, STATE))
 
 
 def _values(value: Any) -> Any:

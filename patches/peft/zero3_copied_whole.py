@@ -37,7 +37,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Gather what is copied."""
 
-    def update(original: Callable[..., Any], self: Any, adapter_name: str) -> Any:
+    def update(original: Callable[..., Any], self: Any, /, adapter_name: str) -> Any:
         copied = self.original_module
         if not any_absent(copied):
             return original(self, adapter_name)

@@ -39,7 +39,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Keep DeepSpeed's names out of the delegation."""
 
-    def own(original: Callable[[Any, str], Any], self: Any, name: str) -> Any:
+    def own(original: Callable[[Any, str], Any], self: Any, /, name: str) -> Any:
         if name in STATE:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return original(self, name)

@@ -42,7 +42,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Keep the override from being installed, and take it out where it is installed already."""
 
-    def leave_torch_alone(original: Any, self: Any) -> None:
+    def leave_torch_alone(original: Any, self: Any, /) -> None:
         import torch.utils.checkpoint
 
         said = _said(self)

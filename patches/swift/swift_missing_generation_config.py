@@ -39,7 +39,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Leave alone what is not there."""
 
-    def update(original: Callable[..., None], generation_config: Any, *args: Any, **kwargs: Any) -> None:
+    def update(original: Callable[..., None], /, generation_config: Any, *args: Any, **kwargs: Any) -> None:
         if generation_config is not None:
             original(generation_config, *args, **kwargs)
 

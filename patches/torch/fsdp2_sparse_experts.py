@@ -50,7 +50,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     known: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
     tracing = compiling()
 
-    def post_backward(original: Callable[..., Any], self: Any, *unused: Any) -> Any:
+    def post_backward(original: Callable[..., Any], self: Any, /, *unused: Any) -> Any:
         begun = self._training_state is module.TrainingState.PRE_BACKWARD
         if begun and self.reduce_grads and not tracing():
             if self not in known:

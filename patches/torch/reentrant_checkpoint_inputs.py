@@ -41,10 +41,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand every call's tensors over one by one."""
     import torch
 
-    def enter(original: Callable[..., Any], cls: type, function: Any, preserve: Any, *args: Any) -> Any:
-        if torch.is_grad_enabled():
-            function, args = with_inputs(function, args)
-        return original(cls, function, preserve, *args)
+    def enter(original: Callable[..., Any], cls: type, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and len(args) > 1:
+            function, inputs = with_inputs(args[0], args[2:])
+            args = (function, args[1], *inputs)
+        return original(cls, *args, **kwargs)
 
     patch.wrap(module.CheckpointFunction, "apply", enter)
 

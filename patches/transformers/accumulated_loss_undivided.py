@@ -28,9 +28,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Argument, Code, Patch
 
 COUNT = "num_items_in_batch"
+GIVEN = Argument(2, COUNT)
 STEPS = "gradient_accumulation_steps"
 _RIGHT = re.compile(  # of 4.53, and what 5.x made of it
     r"not self\.model_accepts_loss_kwargs or num_items_in_batch is None"
@@ -65,13 +66,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
     form = read(inspect.getsource(module.Trainer.training_step))
     plain = module.Trainer.compute_loss
 
-    def step(
-        original: Callable[..., Any], self: Any, model: Any, inputs: Any, count: Any = None, **kwargs: Any
-    ) -> Any:
-        count = kwargs.pop(COUNT, count)
+    def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        count = GIVEN.of(args, kwargs)
         counted = _counted(self, count, plain)
         if self.args.gradient_accumulation_steps == 1 or counted is None:
-            return original(self, model, inputs, count, **kwargs)
+            return original(self, *args, **kwargs)
         backward, returned = factors(form, self, count, counted)
         with contextlib.ExitStack() as stack:
             if form.mixed_up and counted and self.model_accepts_loss_kwargs:
@@ -80,7 +79,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             if backward != 1:
                 scaled = _scaled(self.accelerator.backward, backward)
                 stack.enter_context(patch.swapped(self.accelerator, "backward", scaled))
-            return original(self, model, inputs, count, **kwargs) * returned
+            return original(self, *args, **kwargs) * returned
 
     patch.wrap(module.Trainer, "training_step", step)
 

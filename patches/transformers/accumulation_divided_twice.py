@@ -42,7 +42,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Tell accelerate one step."""
     upstream = module.Trainer
 
-    def create(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def create(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         said = "num_steps" in (self.args.accelerator_config.gradient_accumulation_kwargs or {})
         made = original(self, *args, **kwargs)
         if not said and divides_itself(type(self), upstream):

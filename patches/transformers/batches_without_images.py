@@ -83,8 +83,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return
     base = module.PreTrainedModel
 
-    def after_subclass(original: Any, cls: type, /, **kwargs: Any) -> None:
-        original(cls, **kwargs)
+    def after_subclass(original: Any, cls: type, /, *args: Any, **kwargs: Any) -> None:
+        original(cls, *args, **kwargs)
         if patch.active:
             _wrap_forward(patch, cls)
 
@@ -208,7 +208,7 @@ def _wrap_forward(patch: Patch, cls: type) -> None:
     _paths[cls] = path
     tracing = compiling()
 
-    def on_every_rank(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def on_every_rank(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         missing = _missing(path, self, args, kwargs) if not tracing() and world() > 1 else 0
         if not missing or type(self) in _unknown:
             return original(self, *args, **kwargs)
@@ -229,7 +229,7 @@ def _wrap_to_refuse(patch: Patch, cls: type) -> None:
     parameters = _parameters(cls)
     tracing = compiling()
 
-    def refusing(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def refusing(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         own = int(any(given.get(name) is not None for name in ("pixel_values", _CROSSING)))
         groups = waiting_groups(self.children()) if self.training and not tracing() and world() > 1 else []
@@ -350,7 +350,7 @@ def _run_blank(patch: Patch, path: Path, model: Any, like: Any) -> list[Any]:
         return []
 
 
-def _encode_on_every_rank(original: Any, self: Any, model_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
+def _encode_on_every_rank(original: Any, self: Any, /, model_kwargs: Any, *args: Any, **kwargs: Any) -> Any:
     """``generate()`` of transformers from 5.2x on runs the tower before its first forward."""
     import torch
 

@@ -27,7 +27,9 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+KEYS, VALUES, LAYER = Argument(0, "key_states"), Argument(1, "value_states"), Argument(2, "layer_idx")
 
 
 def look(code: Code) -> str | None:
@@ -45,16 +47,14 @@ def apply(patch: Patch, module: ModuleType) -> None:
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
     made_here: WeakSet[Any] = WeakSet()  # caches that a backward has filled from the beginning
 
-    def update(
-        original: Callable[..., Any], self: Any, keys: Any, values: Any, layer: int, *args: Any, **kwargs: Any
-    ) -> Any:
+    def update(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not compiling() and in_backward() != -1 and torch.is_grad_enabled() and self not in made_here:
-            again = _as_in_forward(self, keys, values, layer)
+            again = _as_in_forward(self, *(each.of(args, kwargs) for each in (KEYS, VALUES, LAYER)))
             if again is not None:
                 return again
             if not _grown(self):
                 made_here.add(self)
-        return original(self, keys, values, layer, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     patch.wrap(module.DynamicCache, "update", update)
 

@@ -32,7 +32,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Copy the old name over the new one when they differ."""
 
-    def heard(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def heard(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         old = getattr(self.args, _OLD, None)
         if old is not None and old != getattr(self.args, _NEW, None):
             patch.replace(self.args, _NEW, old)

@@ -51,7 +51,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     sample = of_module(module).function("GenerationMixin._sample")
     mask_too_long = sample is not None and "next_sequence_length" not in sample
 
-    def generate(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def generate(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         with flags.off(self) as trained:
             if trained and mask_too_long and not _decided(args, kwargs) and _ranks_wait(module, self, kwargs):
                 kwargs["use_cache"] = True

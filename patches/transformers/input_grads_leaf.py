@@ -25,8 +25,9 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
+HOOK = Argument(0, "hook")
 NAMES = ("make_inputs_require_grads", "make_inputs_require_grad")
 
 
@@ -41,8 +42,11 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Hand on what may be written into, wherever inputs are made to require grad."""
 
-    def register(original: Callable[..., Any], self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, _writable(patch, hook) if _lets_require_grad(hook) else hook, *args, **kwargs)
+    def register(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        hook = HOOK.of(args, kwargs)
+        if _lets_require_grad(hook):
+            args, kwargs = HOOK.replaced(args, kwargs, _writable(patch, hook))
+        return original(self, *args, **kwargs)
 
     patch.wrap(module.Module, "register_forward_hook", register)
 

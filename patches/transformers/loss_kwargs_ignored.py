@@ -37,7 +37,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Correct the conclusion once a trainer is built."""
 
-    def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if getattr(self, ACCEPTS, False) and ignores_count(self.model):
             patch.replace(self, ACCEPTS, False)

@@ -44,7 +44,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Finish what an override has begun."""
 
-    def enable(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def enable(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if is_old(self):
             said = next((value for value in (*args, *kwargs.values()) if isinstance(value, dict)), {})
@@ -54,7 +54,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 patch.replace(part, FLAG, True)
         return result
 
-    def disable(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def disable(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         if is_old(self):
             for part in filter(_is_own, self.modules()):

@@ -39,8 +39,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Wrap the overrides of today's subclasses, and of each new one when it is made."""
     base = module.PreTrainedModel
 
-    def after_subclass(original: Any, cls: type, /, **kwargs: Any) -> None:
-        original(cls, **kwargs)
+    def after_subclass(original: Any, cls: type, /, *args: Any, **kwargs: Any) -> None:
+        original(cls, *args, **kwargs)
         if patch.active:
             _wrap_override(patch, cls)
 

@@ -38,14 +38,14 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Look at the class of every trainer that is built."""
 
-    def without_count(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def without_count(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if COUNT in kwargs:  # a loop of the user's own hands over nothing, and hears nothing
             del kwargs[COUNT]
             name = type(self).__qualname__
             patch.warn(name, f"{name}.compute_loss should take num_items_in_batch=None, or **kwargs.")
         return original(self, *args, **kwargs)
 
-    def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         cls: Any = type(self)
         if cls.training_step is module.Trainer.training_step and not takes_count(cls.compute_loss):

@@ -41,7 +41,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Rewrite the words before they are parsed."""
 
-    def renamed(original: Any, self: Any, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
+    def renamed(original: Any, self: Any, /, args: Any = None, *rest: Any, **kwargs: Any) -> Any:
         known = {field.name for part in self.dataclass_types for field in dataclasses.fields(part)}
         if any(own <= known for own in _OWN) and not (rest[:1] == (True,) or kwargs.get(_LEFT_OVER)):
             words = sys.argv[1:] if args is None else list(args)

@@ -63,7 +63,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         owner, name = getattr(module, OLD), "forward"
     places = _places(getattr(owner, name))
 
-    def forgetting(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def forgetting(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         ids, positions, cache = (_argument(places, asked, args, kwargs) for asked in ASKS)
         if ids is not None and positions is None and not _filled(cache):
             # What the call below sets anew, or does without: an undo has nothing to put back.

@@ -43,7 +43,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Keep what was gathered until the save is over."""
 
-    def save_model(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save_model(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         engine: Any = getattr(self, "deepspeed", None)
         inner = getattr(engine, "module", None)
         if inner is None or not hasattr(engine, GATHER) or not any_absent(inner):

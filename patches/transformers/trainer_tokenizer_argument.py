@@ -38,7 +38,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Teach the constructors of all trainers, those to come included."""
 
-    def renamed(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    def renamed(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         old = OLD in kwargs and kwargs.get(NEW) is None
         if old:
             kwargs[NEW] = kwargs.pop(OLD)
@@ -52,8 +52,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if refuses(vars(cls).get("__init__")):
             patch.wrap(cls, "__init__", renamed)
 
-    def after_subclass(original: Callable[..., None], cls: type, /, **kwargs: Any) -> None:
-        original(cls, **kwargs)
+    def after_subclass(original: Callable[..., None], cls: type, /, *args: Any, **kwargs: Any) -> None:
+        original(cls, *args, **kwargs)
         if patch.active:
             teach(cls)
 

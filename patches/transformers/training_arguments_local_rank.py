@@ -30,7 +30,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Fill in what transformers used to fill in."""
 
-    def with_rank(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def with_rank(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         results = original(self, *args, **kwargs)
         for part in results:
             if all(hasattr(part, name) for name in _OWN) and part.local_rank == -1:

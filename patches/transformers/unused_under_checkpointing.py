@@ -53,12 +53,12 @@ def _method(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Switch the search on again in what the Trainer hands to accelerate."""
 
-    def after_wrap(original: Any, self: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    def after_wrap(original: Any, self: Any, /, model: Any, *args: Any, **kwargs: Any) -> Any:
         wrapped = original(self, model, *args, **kwargs)
         _search(patch, self, model, getattr(self.accelerator, "ddp_handler", None))
         return wrapped
 
-    def after_build(original: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def after_build(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         built = original(self, *args, **kwargs)
         for handler in built.get("kwargs_handlers") or ():
             _search(patch, self, self.model, handler)

@@ -42,7 +42,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Gather what is touched."""
 
-    def initialise(original: Callable[..., Any], self: Any, module: Any, *args: Any, **kwargs: Any) -> Any:
+    def initialise(original: Callable[..., Any], self: Any, /, module: Any, *args: Any, **kwargs: Any) -> Any:
         if getattr(module, "_is_hf_initialized", False) or not any_absent(module):
             return original(self, module, *args, **kwargs)
         with whole_when_touched(changed=True):

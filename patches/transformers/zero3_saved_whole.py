@@ -41,7 +41,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Hand in a state dict that is whole."""
 
-    def save(original: Callable[..., Any], self: Any, *args: Any, **kwargs: Any) -> Any:
+    def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         said = inspect.signature(original).bind(self, *args, **kwargs)
         if said.arguments.get("state_dict") is not None or not any_absent(self):
             return original(self, *args, **kwargs)

@@ -35,7 +35,7 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Guard the setting while a trainer of this module is constructed."""
 
-    def construct(original: Callable[..., None], self: Any, *args: Any, **kwargs: Any) -> None:
+    def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         # Not bound: what a layer below or the constructor makes of another name is theirs to say.
         placed = dict(zip(inspect.signature(original).parameters, (self, *args), strict=False))
         given: Any = {**placed, **kwargs}.get("args")

@@ -246,7 +246,7 @@ def test_two_targets_and_one_fails(world: World, warnings: list[str], broken: in
 import sys
 def look(code): return None
 def apply(patch, module):
-    patch.wrap(module, "greet", lambda original, *args: original(*args).replace("hello", "goodbye"))
+    patch.wrap(module, "greet", lambda f, *args, **kw: f(*args, **kw).replace("hello", "goodbye"))
     if module.__name__ == "{names[broken]}" and not hasattr(sys, "mended"):
         raise {kind}("no")
 """
@@ -319,12 +319,13 @@ def test_remote_code_is_patched_at_each_execution(world: World, monkeypatch: pyt
     assert engine.status()[id_].state is State.APPLIED
 
 
-SAYS = "lambda original, *args: original(*args) + {!r}"
+SAYS = "lambda f, *args, **kw: f(*args, **kw) + {!r}"
 
 
 def saying(words: str) -> str:
     return PATCH.replace(
-        'lambda original, *args: original(*args).replace("hello", "goodbye")', SAYS.format(words)
+        'lambda f, *args, **kw: f(*args, **kw).replace("hello", "goodbye")',
+        SAYS.format(words),
     )
 
 
@@ -348,7 +349,7 @@ def look(code):
     return None
 
 def apply(patch, module):
-    def said(original, *args):
+    def said(original, *args, **kwargs):
         patch.replace(module, "late", "set")
         return original(*args) + " 2"
     patch.wrap(module, "greet", said)

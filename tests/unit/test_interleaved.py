@@ -169,7 +169,7 @@ def writes(stage: Stage, kind: str) -> Work:
     """What a wrapper does in the midst of a run, with the handle it has kept."""
     patch, target = stage.engine._handles[stage.id], Target
     return {
-        "wrap": lambda: patch.wrap(target, "method", lambda original, *args: original(*args)),
+        "wrap": lambda: patch.wrap(target, "method", lambda f, *args, **kw: f(*args, **kw)),
         "replace": lambda: patch.replace(target, "value", 2),
         "set_item": lambda: patch.set_item(target.registry, "key", 2),
         "set_default": lambda: patch.set_default(target.method, "x", 2),

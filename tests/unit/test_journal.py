@@ -59,8 +59,8 @@ def shout(original: Any, *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs).upper()
 
 
-def plus_ten(original: Any, *args: Any) -> Any:
-    return original(*args) + 10
+def plus_ten(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return original(*args, **kwargs) + 10
 
 
 HERE: Any = sys.modules[__name__]
@@ -125,8 +125,8 @@ def test_init_subclass_which_everybody_inherits(journal: Journal) -> None:
 
     made: list[str] = []
 
-    def note(original: Any, cls: type) -> None:
-        original(cls)
+    def note(original: Any, cls: type, /, *args: Any, **kwargs: Any) -> None:
+        original(cls, *args, **kwargs)
         made.append(cls.__name__)
 
     journal.wrap("p", Root, "__init_subclass__", note)
@@ -307,9 +307,9 @@ def test_a_wrapper_alone_is_handed_the_function_itself(journal: Journal) -> None
     """Nothing lies between the two that would cost a call more."""
     before, handed = HERE.greet, []
 
-    def keep(original: Any, who: str) -> Any:
+    def keep(original: Any, who: str, **kwargs: Any) -> Any:
         handed.append(original)
-        return original(who)
+        return original(who, **kwargs)
 
     journal.wrap("p", HERE, "greet", keep)
     HERE.greet("you")
@@ -346,7 +346,7 @@ def test_two_patches_on_one_target_undo_in_any_order() -> None:
         journal = Journal()
         before = HERE.greet
         journal.wrap("p", HERE, "greet", shout)
-        journal.wrap("q", HERE, "greet", lambda original, who: original(who) + "?")
+        journal.wrap("q", HERE, "greet", lambda original, *args, **kwargs: original(*args, **kwargs) + "?")
         for patch in order:
             journal.rollback([patch])
         assert HERE.greet("you") == "hello you"
@@ -435,7 +435,7 @@ def test_a_pickled_hook_needs_nothing_and_does_nothing(journal: Journal) -> None
 
 
 def suffix(mark: str) -> Any:
-    return lambda original, *args, **kwargs: original(*args, **kwargs) + mark
+    return lambda original, /, *args, **kwargs: original(*args, **kwargs) + mark
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("pqr")))
@@ -518,8 +518,8 @@ def test_a_class_that_copies_a_patched_function_is_patched_and_unpatched(journal
     assert Second().method() == "m"
 
 
-def plus_mark(original: Any, *args: Any) -> Any:
-    return ("p", *original(*args))
+def plus_mark(original: Any, *args: Any, **kwargs: Any) -> Any:
+    return ("p", *original(*args, **kwargs))
 
 
 def test_a_neighbours_descriptor_keeps_its_binding(journal: Journal) -> None:
@@ -663,3 +663,139 @@ def test_what_ran_again_while_we_were_off_is_for_its_own_hook(journal: Journal) 
     journal.resume("p")
     assert target.greet is anew
     assert not journal.changes("p")
+
+
+@pytest.fixture
+def package(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function at home, re-exported, and imported by a script under its name and under another."""
+    home, above, script = (ModuleType(name) for name in ("made.home", "made", "script"))
+    for module in (home, above, script):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(
+        "def save(obj, f=None):\n    return obj\nclass Kind:\n    def one(self): return 1\n    two = one",
+        vars(home),
+    )
+    home.Kind.__module__ = "made.home"
+    above.save = script.save = script.keep = home.save  # type: ignore[attr-defined]
+    return SimpleNamespace(home=home, above=above, script=script)
+
+
+@pytest.mark.parametrize("asked", ["home", "above"])
+def test_a_function_is_replaced_under_every_name(asked: str, package: Any, journal: Journal) -> None:
+    plain = package.home.save
+    journal.wrap("p", getattr(package, asked), "save", suffix("!"))
+    assert package.home.save is package.above.save is package.script.save is not plain
+    assert package.home.save("a") == "a!"
+    assert pickle.loads(pickle.dumps(package.above.save)) is package.above.save
+    assert package.script.keep is plain, "its own name for it"
+    assert journal.rollback(["p"]) == []
+    assert package.home.save is package.above.save is package.script.save is plain
+
+
+def test_two_patches_ask_for_one_function_under_two_names(package: Any, journal: Journal) -> None:
+    plain = package.home.save
+    journal.wrap("p", package.above, "save", suffix("p"))
+    journal.wrap("q", package.home, "save", suffix("q"))
+    assert package.home.save is package.above.save
+    assert package.above.save("a") == "apq"
+    journal.rollback(["p"])
+    assert package.home.save is package.above.save
+    assert package.above.save("a") == "aq"
+    journal.suspend("q")
+    assert package.home.save is package.above.save is package.script.save is plain
+    journal.resume("q")
+    assert package.script.save("a") == "aq"
+    journal.rollback(["q"])
+    assert package.home.save is package.above.save is package.script.save is plain
+
+
+def test_what_imports_a_wrapped_function_has_it_too(package: Any, journal: Journal) -> None:
+    plain = package.home.save
+    journal.wrap("p", package.home, "save", suffix("!"))
+    later: Any = ModuleType("later")
+    later.save = package.above.save
+    journal.suspend("p")
+    assert later.save("a") == "a"
+    package.script.save = plain
+    journal.resume("p")
+    assert package.script.save is package.home.save
+    journal.rollback(["p"])
+    assert package.script.save is plain
+
+
+def test_another_library_on_one_of_the_names_keeps_its_own(package: Any, journal: Journal) -> None:
+    plain = package.home.save
+    journal.wrap("p", package.home, "save", suffix("!"))
+    ours = package.above.save
+    theirs = package.above.save = functools.wraps(ours)(lambda obj, f=None: ours(obj, f) + "?")
+    assert package.above.save("a") == "a!?"
+    (remark,) = journal.rollback(["p"])
+    assert "switched off in place" in remark
+    assert package.above.save is theirs
+    assert package.above.save("a") == "a?"
+    assert package.home.save is plain
+
+
+def test_a_home_that_ran_again_leaves_no_layer_elsewhere(package: Any, journal: Journal) -> None:
+    plain = package.home.save
+    journal.wrap("p", package.home, "save", suffix("!"))
+    package.home.save = FunctionType(plain.__code__, plain.__globals__, "save", plain.__defaults__)
+    journal.ran_again(package.home)
+    assert package.above.save is package.script.save is plain
+
+
+def test_what_a_module_has_of_another_package_is_replaced_there_alone(package: Any, journal: Journal) -> None:
+    plain = package.home.save
+    journal.wrap("p", package.script, "save", suffix("!"))
+    assert (package.script.save("a"), package.above.save) == ("a!", plain)
+    assert pickle.loads(pickle.dumps(package.script.save)) is package.script.save
+    assert pickle.loads(pickle.dumps(plain)) is plain
+
+
+def test_a_method_is_replaced_under_every_name_of_its_class(package: Any, journal: Journal) -> None:
+    kind = package.home.Kind
+    plain = kind.one
+    journal.wrap("p", kind, "one", lambda original, self, /: original(self) + 10)
+    assert kind.one is kind.two is not plain
+    assert pickle.loads(pickle.dumps(kind.one)) is kind.one
+    journal.rollback(["p"])
+    assert kind.one is kind.two is plain
+
+
+def test_what_a_class_inherits_pickles_by_its_own_name(journal: Journal) -> None:
+    journal.wrap("p", Child, "method", plus_ten)
+    assert pickle.loads(pickle.dumps(Child.method)) is Child.method
+    assert pickle.loads(pickle.dumps(Base.method)) is Base.method is not Child.method
+    journal.rollback(["p"])
+    assert pickle.loads(pickle.dumps(Child.method)) is Base.method
+
+
+class Silent:
+    """A descriptor that another library put there, whose signature cannot be read from itself."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.__name__ = function.__name__
+
+    def __get__(self, holder: Any, owner: Any = None) -> Any:
+        return self.function if holder is None else functools.partial(self.function, holder)
+
+    __call__ = len  # no signature to be read
+
+
+def test_the_signature_behind_another_librarys_descriptor(journal: Journal) -> None:
+    class Target:
+        method: Any = Silent(lambda self, value: value)
+
+    class Below(Target):
+        pass
+
+    for cls in (Target, Below):
+        journal.wrap(
+            "p", cls, "method", lambda original, self, /, *args, **kwargs: original(self, *args, **kwargs)
+        )
+        assert list(inspect.signature(cls().method).parameters) == ["value"]
+        assert cls().method(value=1) == cls().method(1) == 1
+    journal.rollback(["p"])
+    assert isinstance(vars(Target)["method"], Silent)
+    assert "method" not in vars(Below)

@@ -31,7 +31,7 @@ def watch_remote_code(hooks: Hooks, journal: Journal, owner: str, then: Callable
     """
     latest: WeakValueDictionary[tuple[str, str], type] = WeakValueDictionary()
 
-    def after_load(original: Any, *args: Any, **kwargs: Any) -> Any:
+    def after_load(original: Any, /, *args: Any, **kwargs: Any) -> Any:
         cls = original(*args, **kwargs)
         module = sys.modules.get(getattr(cls, "__module__", ""))
         if module is not None and isinstance(cls, type):

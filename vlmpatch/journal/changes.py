@@ -95,6 +95,9 @@ class Layer:
                     return False
             self._stacks.put(value)
         layers.switch(self._key, self._wrapper, True)
+        for alias in layers.new_aliases():
+            layers.aliases.append(alias)
+            self._stacks.put(alias)
         return True
 
     def off(self) -> bool:
@@ -105,7 +108,18 @@ class Layer:
             return True
         if not value.on and value.place.alive and value.place.held() is value.value:
             self._stacks.adopt(value)  # it was under somebody else's, who has gone
-        return _take(self._stacks, value)
+        alone = _take(self._stacks, value)
+        return self.leave_aliases() and alone
+
+    def leave_aliases(self) -> bool:
+        """Put back what lay at the other places; False when somebody else has built on one of ours."""
+        layers, alone = self._layers, True
+        for alias in layers.aliases:
+            if alias.below is not layers.value.below:
+                alias.lie_on(layers.value.below)
+            alone = self._stacks.take(alias) and alone
+        layers.aliases.clear()
+        return alone
 
 
 def _take(stacks: Stacks, value: Value) -> bool:

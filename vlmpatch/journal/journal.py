@@ -25,10 +25,10 @@ from vlmpatch.journal.locations import (
     path,
 )
 from vlmpatch.journal.overrides import Stacks, Value
-from vlmpatch.journal.wrappers import Foreign, Layers, Wrapper, carried, layers_of
+from vlmpatch.journal.wrappers import Foreign, Layers, Wrapper, WrongSignature, carried, layers_of
 from vlmpatch.support.locks import Lock
 
-__all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "default_of"]
+__all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "WrongSignature", "default_of"]
 
 
 class AlreadyPatched(Exception):
@@ -74,18 +74,20 @@ class Journal:
         """Put ``wrapper(original, *args, **kwargs)`` around the function ``owner.name``.
 
         The layer is a plain function with the original's name and signature, so that it pickles by
-        name, binds as a method and passes identity checks on ``__func__``. To wrap the same function in
-        the same wrapper once more changes nothing.
+        name, binds as a method and passes identity checks on ``__func__``. It lies under the
+        function's other names as well; see ``aliases``. To wrap the same
+        function in the same wrapper once more changes nothing.
 
         Raises:
             AttributeError: ``owner`` has no such attribute.
             Foreign: it is no function, or one that does not bind as a method.
             AlreadyPatched: it carries a layer of this patch from another copy of vlmpatch.
+            WrongSignature: the wrapper does not take every call that the function takes.
         """
         key = (patch, getattr(wrapper, "__code__", wrapper))
         what = f"wrapped {path(owner, name)}"
-        place = Attribute(owner, name)
         with self.lock:
+            place = Attribute(owner, name)
             held = place.held()
             if carried(held, patch, self):
                 raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
@@ -94,15 +96,16 @@ class Journal:
                 return
             if layers is not None and layers.acts(key):
                 return
-            layer = Layer(self._stacks, layers or Layers(self, owner, name), key, wrapper)
-            self._do(Change(patch, what, layer))
+            layers = layers or Layers(self, owner, name)
+            layers.takes_calls_through(wrapper)
+            self._do(Change(patch, what, Layer(self._stacks, layers, key, wrapper)))
 
     def _lying(self, place: Place, key: Any) -> Layers | None:
         """Our layers on ``place``: there, or under somebody else's when ``key`` is among them."""
         held = place.held()
         for candidate in chain(held):
             layers = layers_of(candidate, self)
-            if layers is not None and layers.value.place.same(place):
+            if layers is not None and layers.lies_at(place):
                 return layers if layers.value.value is held or layers.link(key) else None
         return None
 
@@ -184,7 +187,10 @@ class Journal:
         with self.lock:
             gone = self._stacks.overwritten(module)
             gone += [value for value in self._switched_off(module) if not value.rests()]
-            self._changes = [change for change in self._changes if change.deed.value not in gone]
+            for change in [change for change in self._changes if change.deed.value in gone]:
+                self._changes.remove(change)
+                if isinstance(change.deed, Layer):
+                    change.deed.leave_aliases()
 
     def _switched_off(self, owner: Any) -> list[Value]:
         """What lies at none of the places of ``owner`` just now, and would again."""

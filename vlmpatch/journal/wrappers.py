@@ -8,10 +8,11 @@ and strict export trace through it, while they see through any object that merel
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import ClassMethodDescriptorType, FunctionType
+from collections.abc import Callable, Iterable
+from types import ClassMethodDescriptorType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
+from vlmpatch.journal.aliases import Name, beside, everywhere, is_of_the_package, own_name
 from vlmpatch.journal.locations import ABSENT, Attribute, Place, chain, path
 from vlmpatch.journal.overrides import Value
 
@@ -21,6 +22,10 @@ Wrapper = Callable[..., Any]
 
 class Foreign(TypeError):
     """What lies there is no function that can be wrapped without changing how it is called."""
+
+
+class WrongSignature(TypeError):
+    """A wrapper that would refuse, or misread, calls that its target takes."""
 
 
 class Link:
@@ -67,6 +72,8 @@ class Layers:
         self._original = found.call
         self._head = [(_through, found.call)]
         self.function = _dispatching(self._head, found.call)
+        _name(self.function, owner, name, getattr(found.raw, "__func__", found.raw))
+        self.aliases: list[Value] = []  # what lies at other places because of us
         self.marks = Marks()
         self.marks.layers = self
         setattr(self.function, MARK, self.marks)
@@ -74,6 +81,37 @@ class Layers:
         self.value = Value(
             place, found.kind(self.function) if found.kind else self.function, MARK, self._rebase
         )
+
+    def takes_calls_through(self, wrapper: Wrapper) -> None:
+        """Raises ``WrongSignature`` where ``wrapper`` does not; see ``signatures``."""
+        from vlmpatch.journal import (
+            signatures,
+        )  # reads signatures with inspect, which takes its time to import
+
+        owner = self.value.place.owner()
+        bound = isinstance(owner, type) and self.found.kind is not staticmethod
+        if why := signatures.difference(wrapper, self.found.call, bound):
+            name = f"{wrapper.__module__}.{getattr(wrapper, '__qualname__', wrapper)}"
+            where = path(owner, self.value.place.name)
+            raise WrongSignature(f"{name} does not take every call of {where}: {why}")
+
+    def new_aliases(self) -> list[Value]:
+        """What is to lie at the other places that have what we lie on."""
+        place, raw = self.value.place, self.value.below
+        owner = place.owner()
+        found: Iterable[Name] = ()
+        if isinstance(owner, ModuleType):
+            own = own_name(raw) or own_name(self.function)
+            if own is not None and is_of_the_package(own, owner):
+                found = everywhere(raw, {place.name, own.name})
+        elif isinstance(owner, type) and raw is not ABSENT:
+            found = beside(owner, raw, place.name)
+        others = [each for each in found if not (each.holder is owner and each.name == place.name)]
+        return [Value(Attribute(*each), self.value.value, MARK) for each in others]
+
+    def lies_at(self, place: Place) -> bool:
+        """Whether it was put there, by a patch that asked for it or beside that."""
+        return self.value.place.same(place) or any(each.place.same(place) for each in self.aliases)
 
     def link(self, key: Any) -> Link | None:
         """The layer of that key, on or off."""
@@ -210,7 +248,7 @@ def _bound(owner: type, raw: Any, kind: type | None) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return raw.__get__(self, type(self))(*args, **kwargs)
 
-    return functools.wraps(raw)(static if kind is staticmethod else of_class if kind else method)
+    return _standing_for(raw, owner, kind, static if kind is staticmethod else of_class if kind else method)
 
 
 def _inherited(owner: type, name: str, raw: Any, kind: type | None) -> Callable[..., Any]:
@@ -220,4 +258,31 @@ def _inherited(owner: type, name: str, raw: Any, kind: type | None) -> Callable[
     def inherited(bound: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(super(owner, bound), name)(*args, **kwargs)
 
-    return functools.wraps(getattr(raw, "__func__", raw))(static if kind is staticmethod else inherited)
+    plain = getattr(raw, "__func__", raw)
+    return _standing_for(plain, owner, kind, static if kind is staticmethod else inherited)
+
+
+def _standing_for(raw: Any, owner: type, kind: type | None, call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call`` under the name and with the signature of ``raw``."""
+    if type(raw) is FunctionType:
+        return functools.update_wrapper(call, raw)
+    from vlmpatch.journal import signatures
+
+    # What ``__wrapped__`` leads to may be no callable: who asks for a signature finds this one before it.
+    found = signatures.of_descriptor(raw, owner, kind, call)
+    functools.update_wrapper(call, raw)
+    call.__signature__ = found  # type: ignore[attr-defined]
+    return call
+
+
+def _name(function: FunctionType, owner: Any, name: str, raw: Any) -> None:
+    """Give a layer on what pickles by name a name that leads to the layer."""
+    own = own_name(raw)
+    if own is None or (own.holder is owner and own.name == name):
+        return
+    if all(isinstance(each, ModuleType) for each in (own.holder, owner)) and is_of_the_package(own, owner):
+        return  # it will lie there too
+    if isinstance(owner, (type, ModuleType)):
+        inside = isinstance(owner, type)
+        function.__module__ = owner.__module__ if isinstance(owner, type) else owner.__name__
+        function.__qualname__ = f"{owner.__qualname__}.{name}" if inside else name

@@ -23,7 +23,6 @@ from vlmpatch.journal.journal import Journal
 from vlmpatch.support import log
 
 DOOR = "torch.distributed.distributed_c10d"
-HOLDER = "torch.distributed"  # has all names of the other
 INIT = "init_process_group"
 KEY = "vlmpatch/first"
 SHOWN = 60  # characters of what another rank says
@@ -42,7 +41,7 @@ def watch_nodes(
         mine: what should be the same on every rank.
     """
 
-    def begin(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def begin(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         try:
             compare(sys.modules[DOOR], mine())
@@ -51,10 +50,7 @@ def watch_nodes(
         return result
 
     def on_door(module: ModuleType) -> None:
-        plain, holder = getattr(module, INIT), sys.modules.get(HOLDER)
         journal.wrap(owner, module, INIT, begin)
-        if holder is not None and getattr(holder, INIT, None) is plain:
-            journal.replace(owner, holder, INIT, getattr(module, INIT))
         then()
 
     hooks.watch(DOOR, on_door)

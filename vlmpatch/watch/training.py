@@ -429,7 +429,7 @@ def arm(hooks: Hooks, journal: Journal, steps: int = STEPS) -> None:
     def on_target(module: Any) -> None:
         made = sys.modules[__name__].WatchCallback
 
-        def build(original: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        def build(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not any(isinstance(callback, made) for callback in self.callbacks):
                 self.callbacks.append(made(steps))

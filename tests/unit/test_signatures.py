@@ -1,0 +1,119 @@
+"""A wrapper takes every call that its target takes, or it is refused when it is put on."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from vlmpatch.journal.journal import Journal, WrongSignature
+
+
+def save(obj: Any, f: Any, pickle_protocol: int = 2, *, new: bool = True) -> Any:
+    return obj, f, pickle_protocol, new
+
+
+def anything(*args: Any, **kwargs: Any) -> Any:
+    return args, kwargs
+
+
+def options(first: int, **others: Any) -> Any:
+    return first, others
+
+
+class Model:
+    def load(self, state: Any, strict: bool = True) -> Any:
+        return self, state, strict
+
+    @staticmethod
+    def static(x: int) -> int:
+        return x
+
+    @classmethod
+    def kind(cls, x: int) -> int:
+        return x
+
+
+RIGHT: list[Any] = [
+    (save, lambda original, /, *args, **kwargs: 0),
+    (save, lambda original, obj, f, pickle_protocol=2, *, new=True: 0),
+    (save, lambda original, obj, *args, **kwargs: 0),
+    (save, lambda original, obj, *args, new=True, **kwargs: 0),
+    (anything, lambda original, /, *args, **kwargs: 0),
+    (options, lambda original, /, first, **others: 0),
+    (max, lambda original, /, *args, **kwargs: 0),
+    (len, lambda original, obj, /: 0),
+]
+WRONG: list[Any] = [
+    (save, lambda original, what, *args, **kwargs: 0, "names what where that has obj"),
+    (save, lambda original, f, *args, **kwargs: 0, "names f where that has obj"),
+    (save, lambda original, obj, /, *args, **kwargs: 0, "names obj where that has obj"),
+    (save, lambda original, obj, f, pickle_protocol=3, **kwargs: 0, "default of pickle_protocol"),
+    (save, lambda original, obj, f=None, *args, **kwargs: 0, "default of f"),
+    (save, lambda original, obj, f, pickle_protocol, **kwargs: 0, "default of pickle_protocol"),
+    (save, lambda original, obj, *args: 0, "f cannot be passed by name"),
+    (save, lambda original, *args: 0, "obj cannot be passed by name"),
+    (save, lambda original, obj, **kwargs: 0, "f cannot be passed by position"),
+    (save, lambda original, *args, obj, **kwargs: 0, "names obj"),
+    (save, lambda *, original, **kwargs: 0, "takes no target"),
+    (anything, lambda original, *args, **kwargs: 0, "original= would be taken"),
+    (anything, lambda original, /, obj, *args, **kwargs: 0, r"names obj where that has \*args"),
+    (options, lambda original, first, **others: 0, "original= would be taken"),
+    (max, lambda original, /, iterable, *args, **kwargs: 0, "names iterable"),
+]
+
+
+@pytest.mark.parametrize(("target", "wrapper"), RIGHT)
+def test_what_takes_every_call_is_put_on(target: Any, wrapper: Any) -> None:
+    module: Any = ModuleType("target")
+    module.f = target
+    Journal().wrap("p", module, "f", wrapper)
+    assert module.f is not target
+
+
+@pytest.mark.parametrize(("target", "wrapper", "why"), WRONG)
+def test_what_does_not_is_refused(target: Any, wrapper: Any, why: str) -> None:
+    module: Any = ModuleType("target")
+    module.f = target
+    journal = Journal()
+    with pytest.raises(WrongSignature, match=rf"test_signatures\.<lambda> .* target\.f: .*{why}"):
+        journal.wrap("p", module, "f", wrapper)
+    assert module.f is target
+    assert journal.changes("p") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapper", "why"),
+    [
+        ("load", lambda original, self, /, *args, **kwargs: 0, ""),
+        ("load", lambda original, this, /, state, *args, **kwargs: 0, ""),
+        ("load", lambda original, self, state, strict=True: 0, ""),
+        ("load", lambda original, /, *args, **kwargs: 0, ""),
+        ("load", lambda original, self, sd, *args, **kwargs: 0, "names sd where that has state"),
+        ("load", lambda original, strict, /, state, **kwargs: 0, "strict cannot be passed by position"),
+        ("static", lambda original, x: 0, ""),
+        ("static", lambda original, self, x: 0, "names self where that has x"),
+        ("kind", lambda original, cls, x: 0, ""),
+        ("kind", lambda original, cls, /, y: 0, "names y where that has x"),
+    ],
+)
+def test_what_a_method_is_called_on_is_no_argument(name: str, wrapper: Any, why: str) -> None:
+    journal = Journal()
+    if why:
+        with pytest.raises(WrongSignature, match=why):
+            journal.wrap("p", Model, name, wrapper)
+    else:
+        journal.wrap("p", Model, name, wrapper)
+    journal.rollback(["p"])
+
+
+def test_what_a_decorator_wraps_is_what_counts() -> None:
+    module: Any = ModuleType("target")
+    module.f = functools.wraps(save)(lambda *args, **kwargs: save(*args, **kwargs))
+    journal = Journal()
+    with pytest.raises(WrongSignature):
+        journal.wrap("p", module, "f", lambda original, what, *args, **kwargs: 0)
+    journal.wrap("p", module, "f", lambda original, obj, *args, **kwargs: original(obj, *args, **kwargs))
+    assert module.f(obj=1, f=2) == (1, 2, 2, True)
