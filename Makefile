@@ -9,7 +9,7 @@ STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 t
 # The one that `make demo` needs.
 DEMO = tf457-ds0182
 
-.PHONY: demo test test-all test-pythons machine unit lint minicpmv matrix drift bench clean
+.PHONY: demo test test-all test-pythons machine unit lint minicpmv matrix generate drift bench clean
 
 demo: MADE = $(DEMO)
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
@@ -47,7 +47,10 @@ minicpmv: .venv/ready  ## the whole matrix of MiniCPM-V's fine-tune script; `mak
 
 matrix: .venv/ready  ## every gate on every stack, bare and patched; skips what is known, goes on where it stopped
 	$(BIN)/python -m tests.matrix.run
-	$(BIN)/python -m tests.matrix.render
+	$(BIN)/python -m tests.generate
+
+generate: .venv/ready  ## every page and table that is made from the catalog, failures/ and what was measured
+	$(BIN)/python -m tests.generate
 
 drift: .venv/ready  ## what the newest releases on the registry do to the patches
 	$(BIN)/python -m tests.matrix.drift --newest

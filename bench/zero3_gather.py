@@ -17,14 +17,13 @@ from typing import Any
 
 from bench.zero3_gather_ranks import MODES
 from bench.zero3_runs import Run
-from tests.lab import envs, launch
+from tests.lab import envs, launch, pages
 
-DOCS = Path(__file__).parent.parent / "docs"
 STACKS = ("tf445-ds0154", "tf447-ds0169", "tf457-ds0182", "tf523-ds0198")
-BEGIN, END = "<!-- measured -->", "<!-- end -->"
+BEGIN = "<!-- measured -->"
 HEAD = {
-    "zero3-gathers.md": "| DeepSpeed | | calls | elements / parameters | most at once | left | step |",
-    "zero3-gathers.zh-CN.md": "| DeepSpeed | | 次数 | 元素数 / 参数量 | 同时驻留 | 残留 | 每步时间 |",
+    "en": "| DeepSpeed | | calls | elements / parameters | most at once | left | step |",
+    "zh": "| DeepSpeed | | 次数 | 元素数 / 参数量 | 同时驻留 | 残留 | 每步时间 |",
 }
 WORDS = {"lora": "LoRA", "full": "full"}
 
@@ -72,12 +71,10 @@ def main() -> None:
         release = next(p.split("==")[1] for p in envs.read_stacks()[name].packages if "deepspeed==" in p)
         measured += rows(release, measure(name))
         print("\n".join(measured[-len(runs()) :]), flush=True)
-    for page, head in HEAD.items():
-        path = DOCS / page
-        before, _, rest = path.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
+    for language, head in HEAD.items():
+        path = pages.DOCS[language] / "zero3-gathers.md"
         table = "\n".join([head, "|---" * 7 + "|", *measured])
-        path.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{after}")
+        path.write_text(pages.filled(path.read_text("utf-8"), BEGIN, table), "utf-8")
 
 
 if __name__ == "__main__":

@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.mixed_table import PAGES
-from tests.lab import envs, launch
+from tests.e2e import mixed_table
+from tests.lab import envs, launch, pages
 
 STACKS = ("tf457-ds0182", "tf523-ds0198")
 TURNS = 2  # of each
-BEGIN, END = "<!-- written by bench.zero_step -->", "<!-- end -->"
+BEGIN = "<!-- written by bench.zero_step -->"
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ZeRO-1": ("zero1", {}),
     "ZeRO-2": ("zero2", {}),
@@ -30,8 +30,8 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "ZeRO-3, offload_optimizer": ("zero3", {"offload_optimizer": {"device": "cpu"}}),
 }
 HEADS = {
-    False: ("", "time", "memory", "Python calls"),
-    True: ("", "时间", "内存", "Python 调用次数"),
+    "en": ("", "time", "memory", "Python calls"),
+    "zh": ("", "时间", "内存", "Python 调用次数"),
 }
 Step = dict[str, float]
 
@@ -73,11 +73,13 @@ def main() -> None:
         envs.make(envs.read_stacks()[stack])
         with tempfile.TemporaryDirectory() as folder:
             measured += rows(stack, Path(folder) / "model")
-    for page in PAGES:
-        heads = HEADS["zh-CN" in page.name]
-        table = "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *measured])
-        before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}")
+    for language, heads in HEADS.items():
+        page = mixed_table.page(language)
+        page.write_text(pages.filled(page.read_text("utf-8"), BEGIN, _table(heads, measured)), "utf-8")
+
+
+def _table(heads: tuple[str, ...], measured: list[str]) -> str:
+    return "\n".join([f"| {' | '.join(heads)} |", "|---" * len(heads) + "|", *measured])
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python -m tests.e2e.mixed_long tf457-ds0182 [--engines zero2] [--tunings lora] [--accumulation 2]
 
-trains a tiny model on two ranks with vlmpatch, adds what came of it to ``data/mixed_long.csv`` and
-writes the table of ``docs/mixed-batches.md`` and its Chinese twin; with no stack it only writes.
+trains a tiny model on two ranks with vlmpatch and adds what came of it to ``data/mixed_long.csv``, from which
+``make generate`` writes the second table of ``docs/mixed-batches.md`` and its Chinese twin.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.e2e.mixed_table import PAGES, ROOT
-from tests.lab import cells, envs, table
+from tests.lab import cells, envs, pages, table
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
 
-STORE = ROOT / "data" / "mixed_long.csv"
-BEGIN, END = "<!-- written by tests.e2e.mixed_long -->", "<!-- end -->"
+STORE = pages.ROOT / "data" / "mixed_long.csv"
+BEGIN = "<!-- written by tests.e2e.mixed_long -->"
 KIND, STEPS = "qwen2_5_vl", 200
 ENGINES, TUNINGS = ("ddp_unused", "zero2", "zero3"), ("lora", "full")
 LIMIT = 600.0  # seconds a cell may take
@@ -28,8 +27,11 @@ WHAT = ("stack", "engine", "tuning", "accumulation")
 COLUMNS = (*WHAT, "parameters", "gradients")
 Found = dict[tuple[str, ...], tuple[str, str]]  # WHAT -> what the table says of it
 SAME = "the same bits"
-ENGLISH = (("", "parameters after 200 steps", "gradients of the worst step"), SAME)
-CHINESE = (("", "200 步后的参数", "最差一步的梯度"), "逐位相同")
+HEADS = {
+    "en": ("", "parameters after 200 steps", "gradients of the worst step"),
+    "zh": ("", "200 步后的参数", "最差一步的梯度"),
+}
+SAME_IN = {"en": SAME, "zh": "逐位相同"}
 
 
 def wanted(engines: Sequence[str], tunings: Sequence[str], accumulation: int = 1) -> list[Cell]:
@@ -71,38 +73,35 @@ def save(found: Found, path: Path = STORE) -> None:
     table.write(path, COLUMNS, [(*what, *said) for what, said in sorted(found.items())])
 
 
-def shown(found: Found, heads: tuple[str, ...], same: str) -> str:
+def shown(found: Found, language: str) -> str:
+    heads = HEADS[language]
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for (stack, engine, tuning, accumulation), said in sorted(found.items()):
         more = f", {accumulation} micro-batches" if accumulation != "1" else ""
         rows.append(f"| {stack} {engine} {tuning}{more} | {' | '.join(said)} |")
-    return "\n".join(rows).replace(SAME, same)
+    return "\n".join(rows).replace(SAME, SAME_IN[language])
 
 
-def write(found: Found) -> None:
-    for page in PAGES:
-        said = shown(found, *(CHINESE if "zh-CN" in page.name else ENGLISH))
-        before, _, rest = page.read_text().partition(BEGIN)
-        page.write_text(f"{before}{BEGIN}\n\n{said}\n\n{END}{rest.partition(END)[2]}")
+def filled(text: str, language: str) -> str:
+    """The page's ``text``, with the table as the record has it."""
+    return pages.filled(text, BEGIN, shown(read(), language))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.mixed_long")
-    parser.add_argument("stack", nargs="?", choices=envs.read_stacks())
+    parser.add_argument("stack", choices=envs.read_stacks())
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--tunings", default=",".join(TUNINGS))
     parser.add_argument("--accumulation", type=int, default=1)
     asked = parser.parse_args()
     found = read()
-    if asked.stack:
-        run_of = wanted(asked.engines.split(","), asked.tunings.split(","), asked.accumulation)
-        results = run(asked.stack, run_of, Path(tempfile.mkdtemp(prefix="mixed-long-")))
-        for cell in run_of:
-            what = (asked.stack, cell.engine, cell.tuning, str(cell.accumulation))
-            found[what] = words(results[cell.id])
-            print(*what, *found[what], flush=True)
-        save(found)
-    write(found)
+    run_of = wanted(asked.engines.split(","), asked.tunings.split(","), asked.accumulation)
+    results = run(asked.stack, run_of, Path(tempfile.mkdtemp(prefix="mixed-long-")))
+    for cell in run_of:
+        what = (asked.stack, cell.engine, cell.tuning, str(cell.accumulation))
+        found[what] = words(results[cell.id])
+        print(*what, *found[what], flush=True)
+    save(found)
 
 
 if __name__ == "__main__":

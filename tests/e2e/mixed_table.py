@@ -1,9 +1,9 @@
-"""What was run on mixed batches, written into docs/mixed-batches.md and its Chinese twin.
+"""What was run on mixed batches: the first table of docs/mixed-batches.md and its Chinese twin.
 
     python -m tests.e2e.mixed_table tf457-ds0182 --kinds llava,gemma3 --engines zero3,ddp --tunings full
 
 runs every combination with vlmpatch against plain data parallel in one process, adds what it found to
-``data/mixed.csv``, and writes the table again; with no stack it only writes.
+``data/mixed.csv``; ``make generate`` then writes the table.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cells, envs, table
+from tests.lab import cells, envs, pages, table
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
 
-ROOT = Path(__file__).parents[2]
-STORE = ROOT / "data" / "mixed.csv"
-PAGES = (ROOT / "docs" / "mixed-batches.md", ROOT / "docs" / "mixed-batches.zh-CN.md")
-BEGIN, END = "<!-- written by tests.e2e.mixed_table -->", "<!-- end -->"
+STORE = pages.ROOT / "data" / "mixed.csv"
+BEGIN = "<!-- written by tests.e2e.mixed_table -->"
 ENGINES = ("ddp", "ddp_unused", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
 # A unit of FSDP1 that is used gives a zero to what is not used within it, one that is not used gives nothing:
 # AdamW's weight decay would tell them apart.
@@ -93,37 +91,38 @@ def shown(found: Found) -> str:
     return "\n".join(rows)
 
 
-def write(found: Found) -> None:
-    for page in PAGES:
-        before, _, rest = page.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        page.write_text(f"{before}{BEGIN}\n\n{shown(found)}\n\n{END}{after}")
+def page(language: str) -> Path:
+    """The page with this table and that of ``mixed_long``."""
+    return pages.DOCS[language] / "mixed-batches.md"
+
+
+def filled(text: str) -> str:
+    """The page's ``text``, with the table as the record has it."""
+    return pages.filled(text, BEGIN, shown(read()))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.mixed_table")
-    parser.add_argument("stack", nargs="?", choices=envs.read_stacks())
+    parser.add_argument("stack", choices=envs.read_stacks())
     parser.add_argument("--kinds", default="qwen2_5_vl")
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--tunings", default="full,lora")
     parser.add_argument("--patterns", default="alternating")
     asked = parser.parse_args()
     found = read()
-    if asked.stack:
-        options = (asked.kinds, asked.engines, asked.tunings, asked.patterns)
-        names: dict[Cell, tuple[str, ...]] = {}
-        for kind, engine, tuning, pattern in itertools.product(*(text.split(",") for text in options)):
-            told = {**TUNINGS[tuning], "optimizer": OPTIMIZER.get(engine, "adamw")}
-            cell = Cell(kind, engine, compared=2, pattern=pattern, **told)
-            names[cell] = (asked.stack, kind, tuning, pattern)
-        ran = run(asked.stack, [*names])
-        unused = never_used(asked.stack, ran)
-        for cell, result in ran:
-            word = "unused" if cell in unused else verdict(result)
-            found.setdefault(names[cell], {})[cell.engine] = word
-            print(f"{word:8}{result}", flush=True)
-        save(found)
-    write(found)
+    options = (asked.kinds, asked.engines, asked.tunings, asked.patterns)
+    names: dict[Cell, tuple[str, ...]] = {}
+    for kind, engine, tuning, pattern in itertools.product(*(text.split(",") for text in options)):
+        told = {**TUNINGS[tuning], "optimizer": OPTIMIZER.get(engine, "adamw")}
+        cell = Cell(kind, engine, compared=2, pattern=pattern, **told)
+        names[cell] = (asked.stack, kind, tuning, pattern)
+    ran = run(asked.stack, [*names])
+    unused = never_used(asked.stack, ran)
+    for cell, result in ran:
+        word = "unused" if cell in unused else verdict(result)
+        found.setdefault(names[cell], {})[cell.engine] = word
+        print(f"{word:8}{result}", flush=True)
+    save(found)
 
 
 if __name__ == "__main__":

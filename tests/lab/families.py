@@ -5,7 +5,7 @@
 makes a tiny model of each family that transformers lists as image-text-to-text, from its own
 configuration, and trains it for two steps by LoRA under ZeRO-3: bare with checkpointing off and on, and with
 vlmpatch and checkpointing on. What is right is the same samples in one process without an engine. The result
-goes into ``data/families.csv`` and the table of ``docs/families.md``.
+goes into ``data/families.csv``, from which ``make generate`` writes ``docs/reference/families.md``.
 
     python -m tests.lab.families --make FOLDER [--only …]
 
@@ -25,15 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cells, envs, launch, table
+from tests.lab import cells, envs, launch, pages, table
 from tests.lab.cells import Result
 from tests.lab.zoo import IMAGE, TEXT, VISION, ZOO, write
 from vlmpatch_lab.cell import Cell
 
-ROOT = Path(__file__).parents[2]
-STORE = ROOT / "data" / "families.csv"
-PAGES = (ROOT / "docs" / "families.md", ROOT / "docs" / "families.zh-CN.md")
-BEGIN, END = "<!-- written by tests.lab.families -->", "<!-- end -->"
+STORE = pages.ROOT / "data" / "families.csv"
+BEGIN = "<!-- written by tests.lab.families -->"
 RUNS = ("bare off", "bare default", "patched default")  # and how checkpointing was
 COLUMNS = ("stack", "family", *RUNS, "not made")
 SIZE, PATCH = 56, 14
@@ -422,27 +420,30 @@ def shown(found: Found, words: dict[str, str]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def write_pages(found: Found) -> None:
-    for page, words in zip(PAGES, WORDS, strict=True):
-        before, _, rest = page.read_text().partition(BEGIN)
-        after = rest.partition(END)[2]
-        page.write_text(f"{before}{BEGIN}\n\n{shown(found, words)}\n\n{END}{after}")
+def page(language: str) -> Path:
+    """The page with the table."""
+    return pages.reference(language, "families")
 
 
-WORDS = (
-    {
+def filled(language: str) -> str:
+    """The page as the record has it."""
+    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read(), WORDS[language]))
+
+
+WORDS = {
+    "en": {
         "bare off": "bare, checkpointing off",
         "bare default": "bare, checkpointing on",
         "patched default": "vlmpatch, checkpointing on",
         "lost": "No small model of these could be made from their configurations: {}.",
     },
-    {
+    "zh": {
         "bare off": "无补丁,不开检查点",
         "bare default": "无补丁,开检查点",
         "patched default": "vlmpatch,开检查点",
         "lost": "以下家族未能由其配置做出小模型:{}。",
     },
-)
+}
 
 
 def main() -> None:
@@ -456,15 +457,13 @@ def main() -> None:
     if asked.make:
         make_all(asked.make, only)
         return
-    ran = {}
-    if asked.stack:
-        out = asked.out or Path(tempfile.mkdtemp(prefix="families-"))
-        ran = {asked.stack: perform(asked.stack, only, out)}
+    if not asked.stack:
+        parser.error("which stack?")
+    out = asked.out or Path(tempfile.mkdtemp(prefix="families-"))
+    ran = perform(asked.stack, only, out)
     found = read()
-    if ran:
-        found[asked.stack] = found.get(asked.stack, {}) | ran[asked.stack]
-        save(found)
-    write_pages(found)
+    found[asked.stack] = found.get(asked.stack, {}) | ran
+    save(found)
 
 
 if __name__ == "__main__":

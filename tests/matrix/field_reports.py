@@ -1,21 +1,17 @@
-"""Writes docs/field-reports.md and its Chinese twin: public threads, and what becomes of each.
-
-python -m tests.matrix.field_reports            write them
-python -m tests.matrix.field_reports --check    exit 1 when they are not what the data says
+"""docs/reference/field-reports.md: public threads, and what becomes of each.
 
 The data is ``data/field-reports.toml``.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tests.lab import envs
+from tests.lab import envs, pages
 from tests.matrix import rows
 from tests.matrix.store import ROOT, entries
 from vlmpatch.catalog.location import default_path
@@ -28,7 +24,6 @@ else:
     import tomli as tomllib
 
 DATA = ROOT / "data" / "field-reports.toml"
-PAGES = {"en": ROOT / "docs" / "field-reports.md", "zh": ROOT / "docs" / "field-reports.zh-CN.md"}
 STATES = ("ended", "told", "open", "upstream", "unclear", "other")
 SHOWN = {"transformers": "transformers", "deepspeed": "DeepSpeed", "trl": "TRL", "ms-swift": "ms-swift"}
 THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
@@ -37,7 +32,6 @@ Table = Mapping[str, Any]
 WORDS: dict[str, dict[str, str]] = {
     "en": {
         "title": "# Is my thread here?",
-        "other": "[中文](field-reports.zh-CN.md)",
         "intro": (
             "{count} public threads about trainings that fail where gradient checkpointing, DDP, ZeRO and "
             "LoRA meet, and what becomes of each with `import vlmpatch`. Look for yours as "
@@ -46,8 +40,7 @@ WORDS: dict[str, dict[str, str]] = {
             "run. That was done on small models and not by the thread's author: where the model of the "
             "thread is another, its line or its section says so. Causes are in "
             "[failures.md](failures.md), stacks in "
-            "[compatibility.md](compatibility.md). Written by `python -m tests.matrix.field_reports` from "
-            "`data/field-reports.toml`."
+            "[compatibility.md](compatibility.md), the threads in `data/field-reports.toml`."
         ),
         "ended": "ended",
         "told": "a clear error",
@@ -64,15 +57,14 @@ WORDS: dict[str, dict[str, str]] = {
     },
     "zh": {
         "title": "# 我的帖子在这里吗?",
-        "other": "[English](field-reports.md)",
         "intro": (
             "{count} 个公开帖子:训练在 gradient checkpointing、DDP、ZeRO 与 LoRA 相遇处失败,"
             "以及 `import vlmpatch` 之后各自的结果。请用 `owner/repository#编号` 查找你的帖子。"
             "“已解决”指:该问题在所列环境中复现,不用 vlmpatch 时失败,使用后可训练,且梯度与普通运行相等。"
             "这是用小模型做的,并非由发帖人验证;模型与帖子不同之处,该行或该节会写明。"
-            "原因见 [failures.zh-CN.md](failures.zh-CN.md),"
-            "环境见 [compatibility.zh-CN.md](compatibility.zh-CN.md)。"
-            "本页由 `python -m tests.matrix.field_reports` 根据 `data/field-reports.toml` 写成。"
+            "原因见 [failures.md](failures.md),"
+            "环境见 [compatibility.md](compatibility.md)。"
+            "帖子的数据在 `data/field-reports.toml`。"
         ),
         "ended": "已解决",
         "told": "明确报错",
@@ -113,7 +105,11 @@ def page(data: Mapping[str, Any], language: str) -> str:
     """One language's page."""
     words = WORDS[language]
     counted = Counter(report["state"] for report in data["report"])
-    yielded = [words["title"], words["other"], words["intro"].format(count=len(data["report"]))]
+    yielded = [
+        words["title"],
+        pages.in_other_language(language, "field-reports"),
+        words["intro"].format(count=len(data["report"])),
+    ]
     yielded.append(" · ".join(f"{counted[name]} {words[_word(name)]}" for name in STATES if counted[name]))
     for kind in data["class"]:
         yielded += section(kind, [r for r in data["report"] if r["class"] == kind["id"]], language)
@@ -186,23 +182,3 @@ def problems(data: Mapping[str, Any]) -> list[str]:
             found.append(f"{report['url']}: a note in one language")
     urls = Counter(report["url"] for report in data["report"])
     return found + [f"{url}: {count} times" for url, count in urls.items() if count > 1]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.matrix.field_reports")
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    asked = parser.parse_args()
-    data = read()
-    wrong = problems(data)
-    for language, path in PAGES.items():
-        text = page(data, language)
-        if asked.check:
-            wrong += [] if path.read_text(encoding="utf-8") == text else [f"{path.name} is out of date"]
-        else:
-            path.write_text(text, encoding="utf-8")
-    print("\n".join(wrong) or f"{len(data['report'])} threads")
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

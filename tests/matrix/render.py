@@ -1,17 +1,11 @@
-"""Writes what the matrix found: ``docs/compatibility*.md`` and ``data/verified.csv``.
-
-python -m tests.matrix.render            write them
-python -m tests.matrix.render --check    exit 1 when they are not what the results say
-"""
+"""What the matrix found, as a page and a record: ``compatibility.md`` and ``data/verified.csv``."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from tests.lab import envs, table
+from tests.lab import envs, pages, table
 from tests.lab.envs import Stack
 from tests.matrix import judge, rows, store
 from tests.matrix.judge import Outcome
@@ -39,7 +33,7 @@ WORDS = {
             "once without vlmpatch and once with it. A run is right when it ends, every trainable tensor "
             "that learns with checkpointing off has a gradient, all gradients equal those with it off "
             "(float32, relative difference at most 1e-5), and no rank differs from the other. "
-            "`make matrix` measures again and `python -m tests.matrix.render` writes this page; the results "
+            "`make matrix` measures again; the results "
             "are in `data/results/`, the rows in `vlmpatch_lab/rows.toml`."
         ),
         "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
@@ -84,7 +78,7 @@ WORDS = {
             "以下均为实测:每一行在有标记的环境中以两个 rank(gloo)运行,一次不用 vlmpatch,一次使用。"
             "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
             "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
-            "`make matrix` 重新测量,`python -m tests.matrix.render` 生成本页;"
+            "`make matrix` 重新测量;"
             "结果见 `data/results/`,各行定义见 `vlmpatch_lab/rows.toml`。"
         ),
         "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
@@ -119,7 +113,6 @@ WORDS = {
         "whole": "全部",
     },
 }
-PAGES = {"en": ROOT / "docs" / "compatibility.md", "zh": ROOT / "docs" / "compatibility.zh-CN.md"}
 Pair = tuple[Outcome, Outcome]
 TORCH = Counter(stack.torch for stack in envs.read_stacks().values()).most_common(1)[0][0]
 
@@ -182,22 +175,6 @@ class Measured:
         return words["joint"].join(parts)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.matrix.render")
-    parser.add_argument("--check", action="store_true", help="write nothing")
-    asked = parser.parse_args()
-    measured = Measured(Store())
-    wanted = {path: page(measured, language) for language, path in PAGES.items()}
-    wanted[VERIFIED] = verified_csv(measured)
-    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text("utf-8") != text]
-    for path in stale:
-        print(f"{'not what the results say' if asked.check else 'written'}: {path.relative_to(ROOT)}")
-        if not asked.check:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(wanted[path], encoding="utf-8")
-    return 1 if stale and asked.check else 0
-
-
 def _span(dates: Sequence[str]) -> str:
     first, last = (min(dates), max(dates)) if dates else ("–", "–")
     return first if first == last else f"{first} – {last}"
@@ -213,6 +190,7 @@ def page(measured: Measured, language: str) -> str:
     dates = sorted({outcome.date for pair in measured.pairs.values() for outcome in pair}) or ["–"]
     parts = [
         words["title"],
+        pages.in_other_language(language, "compatibility"),
         words["intro"],
         words["dates"].format(first=dates[0], last=dates[-1], torch=TORCH.replace("==", " ")),
         words["legend"],
@@ -274,7 +252,7 @@ def _results(measured: Measured, stacks: Sequence[str], language: str, *, script
         ]
         for row in shown
     ]
-    return _table(head, body)
+    return pages.table(head, body)
 
 
 def _label(stack: Stack) -> str:
@@ -292,7 +270,7 @@ def _stacks(measured: Measured, words: Mapping[str, str]) -> str:
         own = rows.framework(stack)
         about = stack.about + (f" ({NAMES[own]} {installed[own]})" if own else "")
         body.append([f"`{name}`", *(installed.get(column, "") for column in COLUMNS), about])
-    return _table([words["stack"], *COLUMNS, words["about"]], body)
+    return pages.table([words["stack"], *COLUMNS, words["about"]], body)
 
 
 def _patches(measured: Measured, words: Mapping[str, str]) -> str:
@@ -303,12 +281,7 @@ def _patches(measured: Measured, words: Mapping[str, str]) -> str:
         listed = ", ".join(f"`{stack}`" for stack in stacks)
         told = f"{words['count'].format(count=len(stacks))}: {listed}" if stacks else words["elsewhere"]
         body.append([f"`{name}`", told])
-    return _table([words["patch"], words["on"]], body)
-
-
-def _table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *body]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return pages.table([words["patch"], words["on"]], body)
 
 
 # --- verified.csv -------------------------------------------------------------------------------
@@ -324,7 +297,3 @@ def verified_csv(measured: Measured) -> str:
         for stack, revisions in verified[patch].items()
     ]
     return table.text(("patch", "revisions", *NAMED), lines)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

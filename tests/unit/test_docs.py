@@ -1,4 +1,4 @@
-"""Both languages say the same things: every failure, every patch, and links that lead somewhere."""
+"""Both languages say the same things, links lead somewhere, and each of doctor's codes is explained."""
 
 from __future__ import annotations
 
@@ -8,39 +8,56 @@ from pathlib import Path
 import pytest
 
 from vlmpatch.catalog.location import default_path
-from vlmpatch.catalog.model import Entry
-from vlmpatch.catalog.read import read
+from vlmpatch.tools import cli, codes
+from vlmpatch.tools.explain import failures
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-ENTRIES = read(default_path()).entries.values()
-PAGES = sorted([*CHECKOUT.glob("*.md"), *CHECKOUT.glob("docs/*.md")])
+DOCS = CHECKOUT / "docs"
+PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
+NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
+CODES = codes.read()
 
 
-@pytest.mark.parametrize("page", ["docs/failures.md", "docs/failures.zh-CN.md"])
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.id)
-def test_each_patch_is_named_under_each_failure_page(page: str, entry: Entry) -> None:
-    text = (CHECKOUT / page).read_text()
-    assert f"`{entry.id}`" in text
-    for failure in entry.failures:
-        assert re.search(rf"^## {failure} · ", text, re.MULTILINE), f"{page} has no section {failure}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_within_the_repository(page: Path) -> None:
-    for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
-        assert (page.parent / link).exists(), f"{page.name} links to {link}"
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_page_for_users_is_there_in_both_languages(page: Path) -> None:
-    if page.name not in ("CHANGELOG.md", "CONTRIBUTING.md"):
+def twin(page: Path) -> Path:
+    """The same page in the other language."""
+    if page.parent == CHECKOUT:
         stem = page.name.removesuffix(".md").removesuffix(".zh-CN")
-        assert (page.parent / f"{stem}.md").exists()
-        assert (page.parent / f"{stem}.zh-CN.md").exists()
+        return CHECKOUT / (f"{stem}.md" if page.name.endswith(".zh-CN.md") else f"{stem}.zh-CN.md")
+    within = page.relative_to(DOCS)
+    return DOCS.joinpath(*within.parts[1:]) if within.parts[0] == "zh-CN" else DOCS / "zh-CN" / within
 
 
-@pytest.mark.parametrize("page", ["docs/doctor.md", "docs/doctor.zh-CN.md"])
-def test_each_finding_has_its_line(page: str) -> None:
+def anchors(page: Path) -> set[str]:
+    """Where a link into ``page`` may lead."""
+    text = page.read_text("utf-8")
+    titles = (
+        re.sub(r"[^\w\- ]", "", title).strip() for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    )
+    return {*re.findall(r'<a id="([^"]+)"', text), *(title.lower().replace(" ", "-") for title in titles)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_within_the_repository(name: str) -> None:
+    page = CHECKOUT / name
+    for link, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^)\s:]*)\)", page.read_text("utf-8")):
+        target = page.parent / link if link else page
+        assert target.exists(), f"{name} links to {link}"
+        assert not anchor or anchor in anchors(target), f"{name} links to {link}#{anchor}"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("CHANGELOG.md", "CONTRIBUTING.md")])
+def test_each_page_for_users_is_there_in_both_languages(name: str) -> None:
+    assert twin(CHECKOUT / name).exists()
+    assert twin(twin(CHECKOUT / name)) == CHECKOUT / name
+
+
+def test_each_finding_has_its_code() -> None:
     said = "".join(path.read_text() for path in (CHECKOUT / "vlmpatch" / "tools").rglob("*.py"))
-    codes = set(re.findall(r'"([DL]\d\d)"', said))
-    assert codes == set(re.findall(r"^\| ([DL]\d\d) \|", (CHECKOUT / page).read_text(), re.MULTILINE))
+    assert set(re.findall(r'"([DL]\d\d)"', said)) == set(CODES)
+
+
+@pytest.mark.parametrize("code", CODES.values(), ids=lambda code: code.id)
+def test_each_code_can_be_asked_for(code: codes.Code, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", code.id.lower(), "--lang", "en"]) == 0
+    assert capsys.readouterr().out.startswith(f"{code.id} · {code.title[0][:20]}")
+    assert set(code.failures) <= failures.read(default_path()).known.keys()

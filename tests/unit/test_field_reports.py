@@ -1,8 +1,6 @@
-"""The page of public threads is what its command writes, and names what there is."""
+"""The list of public threads names what there is."""
 
 from __future__ import annotations
-
-import pytest
 
 from tests.matrix import field_reports
 
@@ -11,12 +9,6 @@ DATA = field_reports.read()
 
 def test_the_data_names_patches_and_stacks_that_exist() -> None:
     assert field_reports.problems(DATA) == []
-
-
-@pytest.mark.parametrize("language", field_reports.PAGES)
-def test_the_page_is_what_the_command_writes(language: str) -> None:
-    path = field_reports.PAGES[language]
-    assert path.read_text(encoding="utf-8") == field_reports.page(DATA, language)
 
 
 def test_problems_are_found() -> None:

@@ -235,14 +235,6 @@ def test_there_are_stacks_on_both_ends() -> None:
         assert len({versions[package] for versions in seen}) >= 9
 
 
-def test_pages_and_verified_lists_are_what_the_results_say() -> None:
-    """`python -m tests.matrix.render` writes them."""
-    measured = render.Measured(Store())
-    for language, path in render.PAGES.items():
-        assert path.read_text(encoding="utf-8") == render.page(measured, language)
-    assert render.VERIFIED.read_text(encoding="utf-8") == render.verified_csv(measured)
-
-
 def test_the_record_holds_the_stacks_a_patch_was_seen_to_mend() -> None:
     measured = render.Measured(Store(Path("/nonexistent")))
     measured.stacks = {STACK.name: STACK}

@@ -1,4 +1,4 @@
-"""``python -m vlmpatch explain``: a patch, a failure, or a log, to words."""
+"""``python -m vlmpatch explain``: a patch, a failure, a code of doctor's, or a log, to words."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from vlmpatch.catalog.environment import suggestion
 from vlmpatch.catalog.location import patch_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.gate import versions
+from vlmpatch.tools import codes
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.explain.diagnose import Diagnosis, Hit, diagnose, printable, shown
 from vlmpatch.tools.explain.symptoms import squeeze
@@ -235,6 +236,18 @@ def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Pag
     return made
 
 
+def code_page(code: codes.Code, say: Words) -> Page:
+    """What one of doctor's codes means."""
+    made = Page()
+    made.add(f"{code.id} · {say.pick(code.title)}", "head")
+    made.add()
+    made.add(say.pick(code.cause), label=say("Why"))
+    made.add(say.pick(code.remedy), label=say("Do this"))
+    for number, failure in enumerate(code.failures):
+        made.code(f"python -m vlmpatch explain {failure}", say("More") if number == 0 else " ")
+    return made
+
+
 def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
     """The page of one patch: its summary, then what its file says of itself."""
     path = patch_path(os.path.join(os.path.dirname(catalog.path), "patches"), entry.module)
@@ -258,7 +271,7 @@ def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
 
 
 def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> int:
-    """Print the page of patch or failure ``what``, or what the log ``what`` shows.
+    """Print the page of patch, failure or code ``what``, or what the log ``what`` shows.
 
     Args:
         what: an id; or a log, ``-`` for standard input, or a folder with the logs of several ranks.
@@ -276,6 +289,9 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
     if failure := known.called(what):
         failure_page(failure, catalog, say).show(sys.stdout)
         return 0
+    if code := codes.read().get(what.upper()):
+        code_page(code, say).show(sys.stdout)
+        return 0
     try:
         if what == "-":
             given = answer(sys.stdin.buffer, catalog, say, None)
@@ -284,7 +300,7 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
         else:
             given = _of_file(what, catalog, say)
     except OSError as error:
-        hint = suggestion(what, [*catalog.entries, *known.known])
+        hint = suggestion(what, [*catalog.entries, *known.known, *codes.read()])
         asked = printable(what, 80)
         print(
             f"'{asked}' is no patch and no failure, and as a log: {error.strerror}. {hint}", file=sys.stderr

@@ -1,0 +1,34 @@
+"""Everything in this repository that is made from something else in it: ``make generate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.e2e import mixed_long, mixed_table
+from tests.generate import codes, failures, patches, readme
+from tests.lab import families, pages
+from tests.matrix import field_reports, render
+from tests.matrix.store import Store
+
+
+def wanted() -> dict[Path, str]:
+    """Every generated file, and what it should hold."""
+    measured = render.Measured(Store())
+    made = {render.VERIFIED: render.verified_csv(measured)}
+    for language in pages.LANGUAGES:
+        made |= {
+            pages.reference(language, "failures"): failures.page(language, measured.rows.values()),
+            pages.reference(language, "patches"): patches.page(language, measured.verified()),
+            pages.reference(language, "doctor-codes"): codes.page(language),
+            pages.reference(language, "compatibility"): render.page(measured, language),
+            pages.reference(language, "field-reports"): field_reports.page(field_reports.read(), language),
+            families.page(language): families.filled(language),
+            mixed_table.page(language): _mixed(language),
+            readme.PAGES[language]: readme.filled(language),
+        }
+    return made
+
+
+def _mixed(language: str) -> str:
+    written = mixed_table.page(language).read_text("utf-8")
+    return mixed_long.filled(mixed_table.filled(written), language)

@@ -1,0 +1,32 @@
+"""python -m tests.generate                  write every generated file
+python -m tests.generate --check          exit 1 when one is not what it is made from
+python -m tests.generate --untranslated   list what has no Chinese yet; exit 1 when there is any
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tests.generate import untranslated, wanted
+from tests.lab import pages
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.generate", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--untranslated", action="store_true", help="list what has no Chinese yet")
+    asked = parser.parse_args()
+    if asked.untranslated:
+        owed = untranslated.owed()
+        print("\n".join(owed) or "everything has its Chinese")
+        return 1 if owed else 0
+    made = wanted()
+    changed = pages.stale(made) if asked.check else pages.write(made)
+    for path in changed:
+        print(f"{'stale' if asked.check else 'written'}: {path.relative_to(pages.ROOT)}")
+    return 1 if asked.check and changed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""docs/reference/failures.md: every failure in the order in which people meet them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from tests.lab import pages
+from tests.matrix.rows import Row
+from vlmpatch.catalog import read
+from vlmpatch.catalog.location import default_path
+from vlmpatch.tools.explain import failures
+from vlmpatch.tools.explain.failures import Failure
+from vlmpatch.tools.view.language import Words
+
+WORDS = {
+    "en": {
+        "title": "# The failures",
+        "intro": (
+            "What goes wrong where gradient checkpointing meets DDP, ZeRO and LoRA in "
+            "vision-language models, why, since when, and which patch ends it, in the order in "
+            "which people meet them. *Ended* means that the run trains, every parameter that gets "
+            "a gradient without checkpointing gets one with it, and the gradients equal those "
+            "without checkpointing on every rank. [compatibility.md](compatibility.md) has the "
+            "runs that show it; `python -m vlmpatch explain F4` prints one of these, `python -m "
+            "vlmpatch explain train.log` finds the one that a log shows.\n\n"
+            "Two words run through all of it. **Reentrant** checkpointing (`use_reentrant=True`) "
+            "runs a nested backward for each checkpointed segment; **non-reentrant** recomputes "
+            "the segment inside the one backward."
+        ),
+        "failure": "failure",
+        "see": "what you see",
+        "seen": "- **Seen:** {text}.",
+        "where": "- **Where:** {text}.",
+        "ended": "**Ended by**",
+        "open": "**No patch of its own;** the advice helps.",
+        "advice": "**Advice:** {text}",
+        "rows": "**Runs that show it:** {text} in [compatibility.md](compatibility.md).",
+        "foreign": "## What is not vlmpatch's to end",
+        "foreigners": "`explain` tells these apart, so that nobody looks for a patch in vain.",
+        "head": ("what it is", "why", "what to do"),
+        "join": ", ",
+    },
+    "zh": {
+        "title": "# 各类失败",
+        "intro": (
+            "视觉语言模型里,梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题、原因是什么、"
+            "涉及哪些版本、由哪个补丁解决;按用户遇到的先后排列。“解决”的意思是:训练能跑;"
+            "不开检查点时有梯度的参数,开了检查点同样有梯度;每个 rank 上的梯度都与不开检查点时相同。"
+            "实际运行结果见 [compatibility.md](compatibility.md);`python -m vlmpatch explain F4` "
+            "显示其中一项,`python -m vlmpatch explain train.log` 找出一份日志属于哪一项。\n\n"
+            "下面反复出现两个词。**reentrant** "
+            "检查点(`use_reentrant=True`)为每个检查点段单独跑一次嵌套的反向;**non-reentrant** "
+            "则在同一次反向之内重算该段。"
+        ),
+        "failure": "失败",
+        "see": "看到的现象",
+        "seen": "- **现象:** {text}。",
+        "where": "- **场景:** {text}。",
+        "ended": "**由以下补丁解决**",
+        "open": "**没有专门的补丁;** 请按建议处理。",
+        "advice": "**建议:** {text}",
+        "rows": "**相关实测:** [compatibility.md](compatibility.md) 中的 {text}。",
+        "foreign": "## 不归 vlmpatch 解决的",
+        "foreigners": "`explain` 能把它们区分开,免得白找补丁。",
+        "head": ("是什么", "原因", "怎么办"),
+        "join": "、",
+    },
+}
+KNOWN = failures.read(default_path())
+CATALOG = read.read(default_path())
+
+
+def page(language: str, rows: Iterable[Row]) -> str:
+    """The page in one language; ``rows`` are the runs of the matrix."""
+    words, say = WORDS[language], Words(language)
+    shown: dict[str, list[str]] = {}
+    for row in rows:
+        for id_ in row.failures:
+            shown.setdefault(id_, []).append(f"`{row.id}`")
+    ours = [each for each in KNOWN.known.values() if not each.foreign]
+    foreign = [each for each in KNOWN.known.values() if each.foreign]
+    parts = [
+        words["title"],
+        pages.in_other_language(language, "failures"),
+        words["intro"],
+        _index(ours, language),
+    ]
+    for failure in ours:
+        parts += section(failure, shown.get(failure.id, []), language)
+    parts += [words["foreign"], words["foreigners"]]
+    body = [(say.pick(each.title), say.pick(each.cause), _advice(each, language)) for each in foreign]
+    parts.append(pages.table(words["head"], body))
+    return "\n\n".join(str(part) for part in parts) + "\n"
+
+
+def _index(ours: list[Failure], language: str) -> str:
+    words, say = WORDS[language], Words(language)
+    body = [(f"[{each.id}](#{each.id.lower()}) {say.pick(each.title)}", say.pick(each.see)) for each in ours]
+    return pages.table((str(words["failure"]), str(words["see"])), body)
+
+
+def section(failure: Failure, rows: list[str], language: str) -> Iterator[str]:
+    """What is known of one failure."""
+    words, say = {key: str(value) for key, value in WORDS[language].items()}, Words(language)
+    yield f'<a id="{failure.id.lower()}"></a>\n\n## {failure.id} · {say.pick(failure.title)}'
+    seen = [words["seen"].format(text=say.pick(failure.see))]
+    where = [words["where"].format(text=linked(say.pick(failure.where)))]
+    yield "\n".join(seen + where)
+    yield linked(say.pick(failure.cause))
+    if failure.prose[0]:
+        yield pages.rebased(linked(say.pick(failure.prose)), "..")
+    if ending := failure.patches(CATALOG):
+        listed = [f"- [`{e.id}`](patches.md#{e.id}): {say.pick((e.summary, e.summary_zh))}" for e in ending]
+        yield "\n".join([words["ended"], "", *listed])
+    else:
+        yield words["open"]
+    yield words["advice"].format(text=_advice(failure, language))
+    if rows:
+        yield words["rows"].format(text=words["join"].join(rows))
+
+
+def _advice(failure: Failure, language: str) -> str:
+    lines = failure.advice[language == "zh"]
+    return " · ".join(_quoted(line) for line in lines)
+
+
+def _quoted(line: str) -> str:
+    """A line of advice as it is shown: a sentence as it stands, code as code with its remark beside it."""
+    code, _, remark = line.partition("  # ")
+    if re.match(r"[A-Z][a-z]+ |[\u4e00-\u9fff]", code):
+        return line
+    ticks = "``" if "`" in code else "`"
+    return f"{ticks}{code}{ticks}" + (f" ({remark})" if remark else "")
+
+
+def linked(text: str) -> str:
+    """``text`` whose failures, by number, lead to their sections; what is quoted stays as it is."""
+    parts = re.split(r"(`[^`]*`)", text)
+    return "".join(part if part.startswith("`") else _NUMBER.sub(_link, part) for part in parts)
+
+
+_NUMBER = re.compile(r"(?<![\w\[])F\d+\b")
+
+
+def _link(match: re.Match[str]) -> str:
+    return f"[{match[0]}](#{match[0].lower()})" if match[0] in KNOWN.known else match[0]

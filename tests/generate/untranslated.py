@@ -1,0 +1,22 @@
+"""What is English in both languages because nobody has written the Chinese yet; a release wants none."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from vlmpatch.catalog.location import default_path
+from vlmpatch.tools.explain import failures
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def owed() -> list[str]:
+    """Each such text: where it is, and its key."""
+    entries = tomllib.loads(Path(default_path()).read_text("utf-8"))["patch"]
+    summaries = [f"compat.toml, {entry['id']}: summary" for entry in entries if "summary_zh" not in entry]
+    known = failures.read(default_path()).known.values()
+    return summaries + [f"failures/, {each.id}: {key}" for each in known for key in each.untranslated]
