@@ -22,6 +22,8 @@ _FROM_CONFIG = ("vision_feature_layer", "vision_feature_select_strategy", "visio
 def blank_inputs(model: Any, function: Callable[..., Any], dtype: Any, device: Any) -> Inputs:
     """Arguments of ``function`` (a bound ``get_image_features``) for one blank image.
 
+    The shapes are those of the model's own processor for one sample; see the recipes by family.
+
     Raises:
         AttributeError, KeyError, TypeError: the configuration is not as any we know.
     """
@@ -55,7 +57,9 @@ def _asked(function: Callable[..., Any]) -> set[str]:
 
 
 def features(output: Any) -> list[Any]:
-    """The floating-point tensors in what ``get_image_features`` returned."""
+    """The floating-point tensors in what ``get_image_features`` returned, of any shape: most are
+    ``(tokens, hidden)`` or ``(images, tokens, hidden)``.
+    """
     return list(_tensors(output))
 
 
@@ -76,7 +80,12 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def add_nothing(tensor: Any, others: list[Any]) -> Any:
-    """A copy of ``tensor`` whose backward reaches ``others`` with zeros, whatever stands in them."""
+    """A copy of ``tensor`` whose backward reaches ``others`` with zeros, whatever stands in them.
+
+    Args:
+        tensor: of any shape; the copy has the same.
+        others: tensors of any shapes, each of which gets zeros of its own.
+    """
     return _nothing().apply(tensor, *others)
 
 
@@ -105,14 +114,17 @@ def _nothing() -> Any:
 
 
 def _plain(model: Any, vision: Any) -> Inputs:
-    """CLIP, SigLIP and their kin: one picture of the size the tower was built for."""
+    """CLIP, SigLIP and their kin: ``(1, channels, height, width)``, of the size the tower was built for."""
     import torch
 
     return {"pixel_values": torch.ones(1, _channels(vision), *_size(vision))}
 
 
 def _patches(model: Any, vision: Any) -> Inputs:
-    """Qwen-VL, GLM-4V: rows of flattened patches, as many as are merged into one token."""
+    """Qwen-VL, GLM-4V: flattened patches, ``(patches, values)``, as many as are merged into one token.
+
+    With their grid, ``(1, 3)``.
+    """
     import torch
 
     merge = getattr(vision, "spatial_merge_size", None) or vision.merge_kernel_size[0]
@@ -127,7 +139,10 @@ def _patches(model: Any, vision: Any) -> Inputs:
 
 
 def _tiles(model: Any, vision: Any) -> Inputs:
-    """LLaVA-NeXT and OneVision: tiles of one picture; Pixtral: a picture and its size."""
+    """LLaVA-NeXT and OneVision: tiles of one picture, ``(1, tiles, channels, height, width)``.
+
+    Pixtral: a picture, ``(1, channels, height, width)``. Both with its size, ``(1, 2)``.
+    """
     import torch
 
     height, width = _size(vision)
@@ -145,14 +160,20 @@ def _tiles(model: Any, vision: Any) -> Inputs:
 
 
 def _padded(model: Any, vision: Any) -> Inputs:
-    """Idefics: one picture of one sample. All zeros would be taken for padding and thrown away."""
+    """Idefics: one picture of one sample, ``(1, 1, channels, height, width)``.
+
+    All zeros would be taken for padding and thrown away.
+    """
     import torch
 
     return {"pixel_values": torch.ones(1, 1, _channels(vision), *_size(vision))}
 
 
 def _packed(model: Any, vision: Any) -> Inputs:
-    """MiniCPM-V from 4.6 on: the patches of all pictures in one row, merged two by two and again."""
+    """MiniCPM-V from 4.6 on: the patches of all pictures in one row, merged two by two and again.
+
+    ``(1, channels, side of a patch, patches * side of a patch)``, with the grid of each picture, ``(1, 2)``.
+    """
     import torch
 
     side = 2 * 2 ** getattr(model.config, "merger_times", 1)
@@ -162,7 +183,7 @@ def _packed(model: Any, vision: Any) -> Inputs:
 
 
 def _shaped(model: Any, vision: Any) -> Inputs:
-    """LFM2-VL: flattened patches with their shape."""
+    """LFM2-VL: flattened patches, ``(1, patches, values)``, with their shape, ``(1, 2)``, and a mask."""
     import torch
 
     side = getattr(model.config, "downsample_factor", 1)

@@ -1,9 +1,9 @@
 """Do the ranks of a group stand still for ever? Found out over the store, without a collective.
 
-A rank that stands still gives *beats*: at each look a word under a key of its own, with a number that grows
-and a nonce of this process. What a run before has left in the store gives no beats, so nobody is taken for
-a rank of this one. One of the ranks that stand still reads the others' beats, the *reader*; the rest look
-at two keys, so that a look costs each rank the same however many there are.
+A rank that stands still gives *heartbeats*: at each look a word under a key of its own, with a number that
+grows and a nonce of this process. What a run before has left in the store gives no heartbeats, so none of its
+processes is taken for a rank of this one. One of the ranks that stand still reads the others' heartbeats, the
+*reader*; the rest look at two keys, so that a look costs each rank the same however many there are.
 
 Nothing is concluded before every rank of the group has stood still through two of the reader's looks.
 Where their gathers then differ, each is asked for its last ones; where those part, each is asked whether
@@ -37,7 +37,7 @@ class Gather(NamedTuple):
     digest: int
 
 
-class Beat(NamedTuple):
+class Heartbeat(NamedTuple):
     """What a rank says at a look."""
 
     nonce: str
@@ -48,18 +48,18 @@ class Beat(NamedTuple):
     agreed: str  # the case it has looked into again
 
     @classmethod
-    def read(cls, text: bytes) -> Beat:
+    def read(cls, text: bytes) -> Heartbeat:
         """From the store."""
         nonce, looks, number, digest, whole, agreed = text.decode().split(" ")
         return cls(nonce, int(looks), int(number), int(digest), int(whole), agreed)
 
-    def goes_on(self, before: Beat) -> bool:
+    def goes_on(self, before: Heartbeat) -> bool:
         """Whether this rank has looked since ``before``, and has not moved."""
         return self[:1] == before[:1] and self[2:5] == before[2:5] and self.looks > before.looks
 
 
-class Stand:
-    """Where one rank of one group stands.
+class RankMonitor:
+    """Where one rank of one group stands; tells the others, and finds out where they do.
 
     Args:
         store: a ``torch.distributed`` store, or what has its ``set``, ``get``, ``check``, ``multi_get``
@@ -93,7 +93,7 @@ class Stand:
     def note(self, id_: int) -> None:
         """A gather that begins with parameter ``id_`` is about to start."""
         number, _, digest = self.last[-1]
-        # One append, so that whoever reads the list finds number and parameter together.
+        # One append, so that a thread that reads the list finds number and parameter together.
         self.last.append(Gather(number + 1, id_, (digest * 1_000_003 ^ id_ + 1) & _MASK))
 
     def look(self, now: float) -> tuple[str, str]:
@@ -101,21 +101,21 @@ class Stand:
         here = self.last[-1]
         if here.number != self._at:
             if self._agreed != "-":
-                self._beat(here, "-")
+                self._heartbeat(here, "-")
             self._at, self._since, self._agreed, self._ends = here.number, now, "-", 0
             return "", ""
         if now - self._since < self.still:
             return "", ""
         self._looks += 1
-        self._beat(here, self._agreed)
+        self._heartbeat(here, self._agreed)
         done = self._heed(here)
         if self._reads():
             self._reader.look(now - self._since)
         return done
 
-    def _beat(self, here: Gather, agreed: str) -> None:
-        beat = (self.nonce, self._looks, here.number, here.digest, int(self.whole), agreed)
-        self.store.set(self.key("beat", self.place), " ".join(map(str, beat)))
+    def _heartbeat(self, here: Gather, agreed: str) -> None:
+        heartbeat = (self.nonce, self._looks, here.number, here.digest, int(self.whole), agreed)
+        self.store.set(self.key("heartbeat", self.place), " ".join(map(str, heartbeat)))
 
     def key(self, what: str, place: int) -> str:
         """The store's key for what concerns the rank at ``place``."""
@@ -149,7 +149,7 @@ class Stand:
         return {"nonce": self.nonce, "from": last[0].number - 1 if last else 0, "ids": ids, "names": names}
 
     def _reads(self) -> bool:
-        """Whether this rank is the reader: nobody but itself has renewed the mark since its last look."""
+        """Whether this rank is the reader: no rank but itself has renewed the mark since its last look."""
         key = f"{self.prefix}/reader"
         claim = self.found(key)
         if claim != self._claim:
@@ -163,70 +163,70 @@ class Stand:
 class Reader:
     """What the reader of a group remembers from look to look."""
 
-    def __init__(self, stand: Stand) -> None:
-        self.stand = stand
-        self.places = range(len(stand.ranks))
-        self.before: list[Beat] | None = None
+    def __init__(self, monitor: RankMonitor) -> None:
+        self.monitor = monitor
+        self.places = range(len(monitor.ranks))
+        self.before: list[Heartbeat] | None = None
         self.stage = self.case = self.text = ""
 
     def look(self, waited: float) -> None:
-        """Read every beat, and say the next word where all ranks stand still and not in one place."""
-        beats = self._stood_still()
-        if beats is None or len({(beat.number, beat.digest) for beat in beats}) == 1:
+        """Read every heartbeat, and say the next word where all ranks stand still and not in one place."""
+        heartbeats = self._stood_still()
+        if heartbeats is None or len({(heartbeat.number, heartbeat.digest) for heartbeat in heartbeats}) == 1:
             return
         if self.stage == "":
-            self._say("tell", beats)
+            self._say("tell", heartbeats)
         elif self.stage == "tell":
-            self._compare(beats, waited)
-        elif self.stage == "parted" and all(beat.agreed == self.case for beat in beats):
-            self._say("end", beats)
+            self._compare(heartbeats, waited)
+        elif self.stage == "parted" and all(heartbeat.agreed == self.case for heartbeat in heartbeats):
+            self._say("end", heartbeats)
 
-    def _stood_still(self) -> list[Beat] | None:
-        """All beats, when each has gone on since the ones before and nobody has moved."""
-        keys = [self.stand.key("beat", place) for place in self.places]
-        if not self.stand.store.check(keys):
+    def _stood_still(self) -> list[Heartbeat] | None:
+        """All heartbeats, when each has gone on since the ones before and no rank has moved."""
+        keys = [self.monitor.key("heartbeat", place) for place in self.places]
+        if not self.monitor.store.check(keys):
             return None
-        beats = [Beat.read(bytes(text)) for text in self.stand.store.multi_get(keys)]
+        heartbeats = [Heartbeat.read(bytes(text)) for text in self.monitor.store.multi_get(keys)]
         if self.before is None or any(
-            (beat.nonce, beat.number) != (then.nonce, then.number)
-            for beat, then in zip(beats, self.before, strict=True)
+            (heartbeat.nonce, heartbeat.number) != (then.nonce, then.number)
+            for heartbeat, then in zip(heartbeats, self.before, strict=True)
         ):
             if self.stage in ("parted", "end"):
-                self._say("calm", beats)
-            self.before, self.stage = beats, ""
+                self._say("calm", heartbeats)
+            self.before, self.stage = heartbeats, ""
             return None
-        if not all(beat.goes_on(then) for beat, then in zip(beats, self.before, strict=True)):
-            return None  # somebody has not looked since: the ones before stay the measure
-        self.before = beats
-        return beats
+        if not all(heartbeat.goes_on(then) for heartbeat, then in zip(heartbeats, self.before, strict=True)):
+            return None  # a rank has not looked since: the ones before stay the measure
+        self.before = heartbeats
+        return heartbeats
 
-    def _compare(self, beats: list[Beat], waited: float) -> None:
-        keys = [self.stand.key("report", place) for place in self.places]
-        if not self.stand.store.check(keys):
+    def _compare(self, heartbeats: list[Heartbeat], waited: float) -> None:
+        keys = [self.monitor.key("report", place) for place in self.places]
+        if not self.monitor.store.check(keys):
             return
-        reports = [json.loads(bytes(text)) for text in self.stand.store.multi_get(keys)]
-        if [report["nonce"] for report in reports] != [beat.nonce for beat in beats]:
+        reports = [json.loads(bytes(text)) for text in self.monitor.store.multi_get(keys)]
+        if [report["nonce"] for report in reports] != [heartbeat.nonce for heartbeat in heartbeats]:
             return
-        parted = parting(reports)
-        if parted is None:
-            if waited > LONG * self.stand.still:
-                self.text = waiting(reports, self.stand.ranks)
-                self._say("warn", beats)
+        number = first_mismatch(reports)
+        if number is None:
+            if waited > LONG * self.monitor.still:
+                self.text = waiting(reports, self.monitor.ranks)
+                self._say("warn", heartbeats)
             return
-        fatal = all(beat.whole and beat.number - parted <= AHEAD for beat in beats)
-        said = told(reports, self.stand.ranks, parted)
-        self.case, self.text = uuid.uuid4().hex, self.stand.words(said) if fatal else f"{UNCERTAIN} {said}"
-        self._say("parted" if fatal else "warn", beats)
+        fatal = all(heartbeat.whole and heartbeat.number - number <= AHEAD for heartbeat in heartbeats)
+        said = told(reports, self.monitor.ranks, number)
+        self.case, self.text = uuid.uuid4().hex, self.monitor.words(said) if fatal else f"{UNCERTAIN} {said}"
+        self._say("parted" if fatal else "warn", heartbeats)
 
-    def _say(self, kind: str, beats: list[Beat]) -> None:
+    def _say(self, kind: str, heartbeats: list[Heartbeat]) -> None:
         self.stage = kind
-        for place, beat in enumerate(beats):
-            word = {"kind": kind, "nonce": beat.nonce, "number": beat.number}
+        for place, heartbeat in enumerate(heartbeats):
+            word = {"kind": kind, "nonce": heartbeat.nonce, "number": heartbeat.number}
             word |= {"case": self.case, "text": self.text}
-            self.stand.store.set(self.stand.key("word", place), json.dumps(word))
+            self.monitor.store.set(self.monitor.key("word", place), json.dumps(word))
 
 
-def parting(reports: Sequence[dict[str, Any]]) -> int | None:
+def first_mismatch(reports: Sequence[dict[str, Any]]) -> int | None:
     """How many gathers the ranks have in common, or None while one is only ahead of another."""
     start = max(report["from"] for report in reports)
     end = min(report["from"] + len(report["ids"]) for report in reports)

@@ -1,6 +1,6 @@
 """How MiniCPM-V's fine-tune script and remote code are recognised: by what they do, not by where they lie.
 
-``trainer``, ``finetune.trainer`` and ``dataset`` are names anybody may use. The script's trainer is known
+``trainer``, ``finetune.trainer`` and ``dataset`` are names any program may use. The script's trainer is known
 by several marks together, which every version of it since May 2024 has and nothing else was seen to have:
 
 - on the text: a class built on ``transformers``' ``Trainer``, whose ``compute_loss`` begins with exactly

@@ -13,8 +13,8 @@ BEHIND = re.compile(
 )
 
 
-class Line:
-    """Parameters in the order in which every rank reduces them, and who of them has arrived.
+class ReductionOrder:
+    """Parameters in the order in which every rank reduces them, and which of them have arrived.
 
     A gradient that arrives early waits until all before it have been reduced; ``ready`` gives those
     whose turn has come, ``rest`` at the end of the backward those that still wait or never came.
@@ -24,8 +24,8 @@ class Line:
     """
 
     def __init__(self, order: Sequence[tuple[Any, int]]) -> None:
-        self.order = list(order)
-        self.places = {id(param): place for place, (param, _) in enumerate(self.order)}
+        self.members = list(order)
+        self.places = {id(param): place for place, (param, _) in enumerate(self.members)}
         self.waiting: dict[int, Any] = {}  # place -> what ``arrive`` was told
         self.due = 0
         self.heard: list[int] | None = []  # places by arrival, until the order has been agreed on
@@ -47,16 +47,16 @@ class Line:
         """Take those whose turn it is."""
         while self.due in self.waiting:
             note = self.waiting.pop(self.due)
-            param, group = self.order[self.due]
+            param, group = self.members[self.due]
             self.due += 1
             yield param, group, note
 
     def rest(self) -> Iterator[tuple[Any, int]]:
         """Take all that are left, in order, whether they arrived or not."""
         self.waiting.clear()
-        while self.due < len(self.order):
+        while self.due < len(self.members):
             self.due += 1
-            yield self.order[self.due - 1]
+            yield self.members[self.due - 1]
 
     def begin(self) -> None:
         """Forget who arrived: a backward is over."""
@@ -69,9 +69,9 @@ class Line:
         """Put the places ``first`` before all others, which keep their order."""
         ahead = list(dict.fromkeys(first))
         known = set(ahead)
-        places = [*ahead, *(place for place in range(len(self.order)) if place not in known)]
-        self.order = [self.order[place] for place in places]
-        self.places = {id(param): place for place, (param, _) in enumerate(self.order)}
+        places = [*ahead, *(place for place in range(len(self.members)) if place not in known)]
+        self.members = [self.members[place] for place in places]
+        self.places = {id(param): place for place, (param, _) in enumerate(self.members)}
 
 
 def backward_order(groups: Sequence[Sequence[Any]], names: dict[Any, str]) -> list[tuple[Any, int]]:

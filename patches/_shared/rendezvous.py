@@ -1,15 +1,15 @@
 """Where ranks meet before something that takes all of them, so that one that is alone says so and ends.
 
-A meeting uses the store that started the job and no collective, so whoever waits can look around. Whoever
-comes first is its host and looks for the others; the others look at a few keys, so that a look costs them the
-same however many ranks there are. On every rank a thread answers, when somebody asks, where that rank's main
-thread is and how many collectives it has started. A rank that is absent from the meeting and waits at
-another, or that has started a collective those at the meeting have not and does not move, waits for them
+A rendezvous uses the store that started the job and no collective, so a rank that waits can look around. The
+rank that comes first is its host and looks for the others; the others look at a few keys, so that a look
+costs them the same however many ranks there are. On every rank a thread answers, when another rank asks,
+where that rank's main thread is and how many collectives it has started. A rank that is absent and waits at
+another rendezvous, or that has started a collective those present have not and does not move, waits for them
 while they wait for it: that can never end and is said within seconds. A rank that is merely late is waited
-for, then warned of; after half an hour the others go on, as they would have without a meeting.
+for, then warned of; after half an hour the others go on, as they would have without a rendezvous.
 
-Nobody meets where a patch was switched off on some rank for a while, since it has come to fewer meetings than
-the others, nor where a part of the ranks holds the parameters.
+There is none where a patch was switched off on some rank for a while, since that rank has come to fewer of
+them than the others, nor where a part of the ranks holds the parameters.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from .distributed import job_store, named, rank, run_prefix, world
 LOOK = 3.0  # seconds between two looks at where the others are
 STILL = 3  # looks at which an absent rank must have been in one place
 SOON = 30.0  # seconds until the warning
-WAIT = 1700.0  # seconds until nobody is waited for: just before DeepSpeed's own half hour is over
+WAIT = 1700.0  # seconds until no rank is waited for: just before DeepSpeed's own half hour is over
 ASKED, PLACE, ENDED, OFF = "vlmpatch/asked", "vlmpatch/place", "vlmpatch/ended", "vlmpatch/off"
 
 _held: Counter[str] = Counter()
-_patches: dict[str, Patch] = {}  # those that hold meetings
+_patches: dict[str, Patch] = {}  # those that hold one
 _answering: list[threading.Thread] = []
-_waiting: list[str] = []  # the meeting this rank waits at
+_waiting: list[str] = []  # the rendezvous this rank waits at
 
 
 class Alone(RuntimeError):
-    """Some ranks will not come to a meeting, or came for something else; the text says which."""
+    """Some ranks will not come to a rendezvous, or came for something else; the text says which."""
 
 
 def attend(patch: Patch) -> None:
@@ -54,17 +54,17 @@ def attend(patch: Patch) -> None:
     if world() == 1:
         return
     stop = threading.Event()
-    thread = threading.Thread(target=_answer, args=(stop,), name="vlmpatch-meeting", daemon=True)
+    thread = threading.Thread(target=_answer, args=(stop,), name="vlmpatch-rendezvous", daemon=True)
     _answering[:] = [thread]
     atexit.register(_leave, stop, thread)
     thread.start()
 
 
-def meet(patch: Patch, parameters: Iterable[Any], what: str, told: str = "", why: str = "") -> None:
-    """Wait until every rank has come to this meeting, the next one for ``what``.
+def rendezvous(patch: Patch, parameters: Iterable[Any], what: str, told: str = "", why: str = "") -> None:
+    """Wait until every rank has come to this rendezvous, the next one for ``what``.
 
     Args:
-        patch: who holds it; what it warns of names that patch.
+        patch: the one that holds it, which its warning names.
         parameters: those that are to be gathered.
         what: what is about to be done, as it stands in messages.
         told: must be the same on every rank, such as the name of a module.
@@ -81,10 +81,10 @@ def meet(patch: Patch, parameters: Iterable[Any], what: str, told: str = "", why
         store.set(OFF, "-")
         return
     _held[what] += 1
-    meeting = _Meeting(patch, store, what, told, why)
+    this = _Rendezvous(patch, store, what, told, why)
     _waiting[:] = [f"{what}/{_held[what]}"]
     try:
-        over = meeting.wait()
+        over = this.wait()
     finally:
         _waiting.clear()
     if over:
@@ -99,12 +99,12 @@ def _on_every_rank(parameters: Iterable[Any]) -> bool:
 
 
 def _switched_off() -> bool:
-    """Whether a patch that holds meetings was off for a while on this rank."""
+    """Whether a patch that holds one was off for a while on this rank."""
     return any(patch.pauses for patch in _patches.values())
 
 
-class _Meeting:
-    """This rank at one meeting."""
+class _Rendezvous:
+    """This rank at one rendezvous."""
 
     def __init__(self, patch: Patch, store: Any, what: str, told: str, why: str) -> None:
         self.patch, self.store, self.what, self.why = patch, store, what, why
@@ -122,7 +122,7 @@ class _Meeting:
             store.set(f"{self.base}/all", "-")
 
     def wait(self) -> str:
-        """Until all are there, or until nobody is waited for: nothing, or why this cannot be done."""
+        """Until all are there, or until no rank is waited for: nothing, or why this cannot be done."""
         pause, warned = 0.005, False
         while not self.store.check([f"{self.base}/all"]):
             waited = time.monotonic() - self.start

@@ -1,8 +1,9 @@
 """Parameters of which this rank holds a part only: told, and made whole for the length of a block.
 
 DeepSpeed marks them: ``ds_id`` says that a parameter is partitioned at all, ``ds_status`` whether its
-values are here at the moment. ``deepspeed.zero.GatheredParameters`` partitions at its end whatever it was
-given, so it is given only what is not here: who gathered himself keeps what he gathered.
+values are here at the moment. Where they are not its shape is ``(0,)``; ``ds_shape`` is that of the whole.
+``deepspeed.zero.GatheredParameters`` partitions at its end whatever it was given, so it is given only what is
+not here: what the caller has gathered stays gathered.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def any_absent(module: Any) -> bool:
 
 @contextlib.contextmanager
 def whole(parameters: Iterable[Any], *, changed: bool) -> Iterator[None]:
-    """``parameters`` are whole inside; takes every rank.
+    """``parameters`` are whole inside, of the shape ``ds_shape``; takes every rank.
 
     Args:
         parameters: those of them that are not here are gathered, the others left alone.

@@ -1,4 +1,4 @@
-"""State dicts of partitioned models: whole ones, and those somebody has gathered a moment ago."""
+"""State dicts of partitioned models: whole ones, and those the Trainer has gathered a moment ago."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _handed: dict[int, Mapping[str, Any] | None] = {}
 
 
 def whole_state(model: Any, *, keep: bool) -> dict[str, Any]:
-    """``model.state_dict()`` gathered, one parameter at a time; takes every rank.
+    """``model.state_dict()`` gathered, one parameter at a time, each of its whole shape; takes every rank.
 
     Args:
         model: any module; parameters that are tied stay one tensor.

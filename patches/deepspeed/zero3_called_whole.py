@@ -28,7 +28,7 @@ from weakref import WeakKeyDictionary
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.distributed import rank
-from .._shared.rendezvous import attend, meet
+from .._shared.rendezvous import attend, rendezvous
 from .._shared.zero3_parameters import any_absent, whole, whole_when_touched
 
 REMEDY = "Encode in advance, without ZeRO-3, or let every rank make as many calls."
@@ -136,7 +136,7 @@ class Calls:
         trains = any(parameter.requires_grad for parameter in module.parameters())
         if module.training and trains and torch.is_grad_enabled():
             raise RuntimeError(TRAINED.format(name=name, rank=rank()))
-        meet(self.patch, module.parameters(), f"{name}, outside the engine,", why=REMEDY)
+        rendezvous(self.patch, module.parameters(), f"{name}, outside the engine,", why=REMEDY)
 
     def leave(self) -> None:
         """The innermost call ends, whichever way."""

@@ -10,7 +10,7 @@ copies into that.
 What is done: a module's partitioned parameters are gathered while it loads, and partitioned again with
 rank 0's values. The ranks first see, without a collective, that all of them load, and the same names: one
 that loads alone gets an error at once. What a checkpoint holds as an empty tensor itself, as DeepSpeed's
-own do, is left to whoever loads it, and so is who gathers himself.
+own do, is left to the caller, and so are parameters that the caller has gathered.
 
 Every DeepSpeed. Upstream: https://github.com/OpenGVLab/VideoChat-Flash/issues/26,
 https://github.com/modelscope/ms-swift/issues/1058, https://github.com/om-ai-lab/VLM-R1/issues/85,
@@ -27,7 +27,7 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-from .._shared.rendezvous import attend, meet
+from .._shared.rendezvous import attend, rendezvous
 from .._shared.zero3_parameters import absent, whole
 
 STATE, PREFIX, METADATA = Argument(0, "state_dict"), Argument(1, "prefix"), Argument(2, "local_metadata")
@@ -69,7 +69,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if not empty:
             return original(self, *args, **kwargs)
         if not loading:
-            meet(patch, empty.values(), f"loading {type(self).__name__}", prefix, REMEDY)
+            rendezvous(patch, empty.values(), f"loading {type(self).__name__}", prefix, REMEDY)
         # Copied, not assigned: a parameter put in its place would not be partitioned.
         copied = {**METADATA.of(args, kwargs, {}), "assign_to_params_buffers": False}
         args, kwargs = METADATA.replaced(args, kwargs, copied)
@@ -104,5 +104,5 @@ def _meet(patch: Patch, module: Any, state: Any) -> bool:
     told = (
         f"{len(names)} parameters from {names[0]} on, {hashlib.sha256(repr(names).encode()).hexdigest()[:8]}"
     )
-    meet(patch, module.parameters(), f"load_state_dict of {type(module).__name__}", told, REMEDY)
+    rendezvous(patch, module.parameters(), f"load_state_dict of {type(module).__name__}", told, REMEDY)
     return True

@@ -9,8 +9,8 @@ Why: every rank holds a part of each parameter, so saving gathers, and a gather 
 What is done: before such a save the ranks meet, over the store that started the job, without a
 collective. Where another rank already waits for this one elsewhere, an error says so within seconds: who is
 missing, where it is and what to change. Where it may only be late, a warning says that after half a minute;
-just before DeepSpeed's own half hour is over nobody is waited for any longer. One meeting a save; nothing in
-a step.
+just before DeepSpeed's own half hour is over nobody is waited for any longer. One rendezvous a save; nothing
+in a step.
 
 Every DeepSpeed. Upstream: https://github.com/OpenBMB/MiniCPM-V/blob/main/finetune/finetune.py
 """
@@ -23,7 +23,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.rendezvous import attend, meet
+from .._shared.rendezvous import attend, rendezvous
 
 SAVES = ("_zero3_consolidated_16bit_state_dict", "save_checkpoint")
 REMEDY = (
@@ -50,7 +50,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def meeting_first(name: str) -> Callable[..., Any]:
         def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
             if self.zero_optimization_partition_weights():
-                meet(patch, self.module.parameters(), name, why=REMEDY)
+                rendezvous(patch, self.module.parameters(), name, why=REMEDY)
             return original(self, *args, **kwargs)
 
         return save

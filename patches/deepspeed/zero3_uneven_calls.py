@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-from .._shared.deadlock import Stand
+from .._shared.deadlock import RankMonitor
 from .._shared.distributed import job_store, run_prefix
 
 GATHER = "_PartitionedParameterCoordinator__all_gather_params"
@@ -80,7 +80,7 @@ class Watch:
         self.patch = patch
         self.not_available = not_available
         self.known: WeakSet[Any] = WeakSet()  # coordinators of which every gather was seen
-        self.stands: WeakKeyDictionary[Any, Stand | None] = WeakKeyDictionary()  # by process group
+        self.monitors: WeakKeyDictionary[Any, RankMonitor | None] = WeakKeyDictionary()  # by process group
         self.pauses = patch.pauses
         self.thread: threading.Thread | None = None
 
@@ -89,55 +89,55 @@ class Watch:
         first = min((p for p in params if p.ds_status is self.not_available), key=_id, default=None)
         if first is None:
             return
-        stand = self._stand(first.ds_process_group)
-        if stand is None:
+        monitor = self._monitor(first.ds_process_group)
+        if monitor is None:
             return
-        stand.note(first.ds_id)
-        if first.ds_id not in stand.names:
-            stand.names[first.ds_id] = _name(first)
+        monitor.note(first.ds_id)
+        if first.ds_id not in monitor.names:
+            monitor.names[first.ds_id] = _name(first)
         if coordinator not in self.known:
-            stand.whole = False
+            monitor.whole = False
         if self.thread is None:
             self.thread = threading.Thread(target=self._run, name="vlmpatch-zero3", daemon=True)
             self.thread.start()
 
-    def _stand(self, group: Any) -> Stand | None:
-        if group not in self.stands:
-            self.stands[group] = _new_stand(group)
-        return self.stands[group]
+    def _monitor(self, group: Any) -> RankMonitor | None:
+        if group not in self.monitors:
+            self.monitors[group] = _new_monitor(group)
+        return self.monitors[group]
 
     def _run(self) -> None:
         while self.patch.active:
             time.sleep(STILL / 4)
-            for group, stand in list(self.stands.items()):
-                if stand is not None:
-                    self._look(group, stand)
+            for group, monitor in list(self.monitors.items()):
+                if monitor is not None:
+                    self._look(group, monitor)
         self.thread = None
 
-    def _look(self, group: Any, stand: Stand) -> None:
+    def _look(self, group: Any, monitor: RankMonitor) -> None:
         """Nothing that goes wrong here may show: the group may be destroyed, the store be gone."""
-        stand.whole = stand.whole and self.pauses == self.patch.pauses
+        monitor.whole = monitor.whole and self.pauses == self.patch.pauses
         try:
             sys.modules["torch.distributed"].get_rank(group)
-            kind, words = stand.look(time.monotonic())
+            kind, words = monitor.look(time.monotonic())
         except Exception:
-            self.stands[group] = None
+            self.monitors[group] = None
             return
         if kind == "warn":
             self.patch.warn(words, words)
         elif kind == "end":
-            self._end(stand, words)
+            self._end(monitor, words)
 
-    def _end(self, stand: Stand, words: str) -> None:
-        """The others' next look tells them as well; whoever has moved meanwhile lives on."""
-        number = stand.last[-1].number
+    def _end(self, monitor: RankMonitor, words: str) -> None:
+        """The others' next look tells them as well; a rank that has moved meanwhile lives on."""
+        number = monitor.last[-1].number
         time.sleep(STILL / 4)
-        if self.patch.active and stand.last[-1].number == number:
+        if self.patch.active and monitor.last[-1].number == number:
             print(words, file=sys.stderr, flush=True)
             os._exit(1)
 
 
-def _new_stand(group: Any) -> Stand | None:
+def _new_monitor(group: Any) -> RankMonitor | None:
     """What this rank does in ``group``; None where it is alone in it."""
     dist = sys.modules["torch.distributed"]
     ranks = dist.get_process_group_ranks(group)
@@ -145,7 +145,7 @@ def _new_stand(group: Any) -> Stand | None:
         return None
     here = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
     prefix = f"{run_prefix()}/gathers/{here}"
-    return Stand(
+    return RankMonitor(
         job_store(), prefix, ranks, dist.get_rank(group), STILL, lambda told: PARTED.format(told=told)
     )
 

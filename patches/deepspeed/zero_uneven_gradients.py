@@ -34,7 +34,7 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.reduction_order import Line, backward_order
+from .._shared.reduction_order import ReductionOrder, backward_order
 
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 REDUCE = "reduce_independent_p_g_buckets_and_remove_grads"
@@ -62,25 +62,25 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let every rank reduce everything in one order."""
     optimizer = module.DeepSpeedZeroOptimizer
-    lines: WeakKeyDictionary[Any, Line] = WeakKeyDictionary()
+    orders: WeakKeyDictionary[Any, ReductionOrder] = WeakKeyDictionary()
 
-    def line_of(self: Any) -> Line:
-        line = lines.get(self)
-        if line is None:
-            line = lines[self] = _line(self)
-        return line
+    def order_of(self: Any) -> ReductionOrder:
+        order = orders.get(self)
+        if order is None:
+            order = orders[self] = _order(self)
+        return order
 
     def reduce(original: Callable[..., Any], self: Any, /, param: Any, i: int) -> None:
-        line = line_of(self)
-        if line.draining or _left_alone(self) or line.passed(param):
+        order = order_of(self)
+        if order.draining or _left_alone(self) or order.passed(param):
             original(self, param, i)
             return
         # A gradient that is still being added to: several backwards within one forward.
         if not getattr(param, "ds_grad_is_ready", True):
             return
         stream = module.get_accelerator().current_stream()
-        line.arrive(param, stream)
-        for waited, group, computed_on in line.ready():
+        order.arrive(param, stream)
+        for waited, group, computed_on in order.ready():
             if waited is not param and computed_on != stream:
                 stream.wait_stream(computed_on)
             original(self, waited, group)
@@ -88,20 +88,20 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _left_alone(self):
             return original(self, *args, **kwargs)
-        line = line_of(self)
-        line.draining = True
+        order = order_of(self)
+        order.draining = True
         try:
-            for param, group in line.rest():
+            for param, group in order.rest():
                 if self.get_gradient_for_reduction(param) is None:
                     _prepare_buckets(self)
                     _fill(self, param, module)
                 getattr(self, REDUCE)(param, group)
         finally:
-            line.draining = False
+            order.draining = False
         result = original(self, *args, **kwargs)
-        if line.heard is not None:
-            _agree(self, line, module)
-        line.begin()
+        if order.heard is not None:
+            _agree(self, order, module)
+        order.begin()
         return result
 
     patch.wrap(optimizer, REDUCE, reduce)
@@ -112,13 +112,13 @@ def _left_alone(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "zenflow", False))
 
 
-def _line(optimizer: Any) -> Line:
+def _order(optimizer: Any) -> ReductionOrder:
     if optimizer.partition_gradients or optimizer.overlap_comm:
-        return Line(backward_order(optimizer.bit16_groups, optimizer.param_names))
+        return ReductionOrder(backward_order(optimizer.bit16_groups, optimizer.param_names))
     # ZeRO-1 goes through its groups after the backward: in that order nothing waits.
-    line = Line([(param, i) for i, group in enumerate(optimizer.bit16_groups) for param in group])
-    line.heard = None
-    return line
+    order = ReductionOrder([(param, i) for i, group in enumerate(optimizer.bit16_groups) for param in group])
+    order.heard = None
+    return order
 
 
 def _prepare_buckets(optimizer: Any) -> None:
@@ -139,21 +139,21 @@ def _fill(optimizer: Any, param: Any, module: ModuleType) -> None:
         param.grad = module.torch.zeros_like(param)
 
 
-def _agree(optimizer: Any, line: Line, module: ModuleType) -> None:
+def _agree(optimizer: Any, order: ReductionOrder, module: ModuleType) -> None:
     """Take the order of the rank on which most gradients arrived."""
     dist, torch = module.dist, module.torch
     group = optimizer.dp_process_group
     device = module.get_accelerator().current_device_name()
     world, rank = dist.get_world_size(group=group), dist.get_rank(group=group)
-    heard = line.heard or []
+    heard = order.heard or []
     most = torch.tensor([len(heard) * world + world - 1 - rank], dtype=torch.int64, device=device)
     dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
     arrived, chosen = divmod(int(most.item()), world)
-    order = torch.zeros(len(line.order), dtype=torch.int64, device=device)
+    places = torch.zeros(len(order.members), dtype=torch.int64, device=device)
     if rank == world - 1 - chosen:
-        order[: len(heard)] = torch.tensor(heard, dtype=torch.int64, device=device) + 1
-    dist.all_reduce(order, op=dist.ReduceOp.MAX, group=group)
-    line.reorder(place - 1 for place in order.tolist() if place)
-    line.attempts += 1
-    if arrived == len(line.order) or line.attempts == ATTEMPTS:
-        line.heard = None
+        places[: len(heard)] = torch.tensor(heard, dtype=torch.int64, device=device) + 1
+    dist.all_reduce(places, op=dist.ReduceOp.MAX, group=group)
+    order.reorder(place - 1 for place in places.tolist() if place)
+    order.attempts += 1
+    if arrived == len(order.members) or order.attempts == ATTEMPTS:
+        order.heard = None

@@ -1,4 +1,4 @@
-"""LLaMA-Factory chooses ``use_reentrant=True`` for whoever says nothing.
+"""LLaMA-Factory chooses ``use_reentrant=True`` where the user says nothing.
 
 What the user sees: ``The parameter N has already been reduced`` (ZeRO-1 and 2), ``Expected to mark a variable
 ready only once`` (DDP) or a vision tower that does not train, though ``use_reentrant`` stands nowhere.

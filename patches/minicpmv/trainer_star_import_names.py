@@ -5,7 +5,7 @@ transformers drops them as it moves to built-in generics: Dict, List and Tuple i
 
 Since transformers 4.50.0.
 
-The change: the script's trainer, and no other module, has such names before its code runs, whoever
+The change: the script's trainer, and no other module, has such names before its code runs, whatever
 imports it: the script, a notebook, ``runpy``, another program.
 
 Upstream: https://github.com/OpenBMB/MiniCPM-V/blob/main/finetune/trainer.py

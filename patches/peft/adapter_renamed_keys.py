@@ -13,8 +13,8 @@ Since transformers 4.52.0.
 
 The change: where adapter weights are put into a model, keys for which it has no module are renamed as the
 model renames those of its own checkpoint, if it has a module for the new name. An adapter of which no weight
-finds a module is refused with the names, where PEFT or transformers loads it; somebody who puts weights in
-himself has the answer in his hands. Else, and where some do not, one warning names them.
+finds a module is refused with the names, where PEFT or transformers loads it; a caller that puts weights in
+itself has the answer in what PEFT returns. Else, and where some do not, one warning names them.
 
 Upstream: https://github.com/huggingface/transformers/pull/38627
 """

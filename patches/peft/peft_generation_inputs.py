@@ -52,7 +52,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 
 def missing(model: Any) -> dict[str, Any]:
-    """What a model of somebody's own code would have had from ``PreTrainedModel`` up to 4.49."""
+    """What a model of the user's own code would have had from ``PreTrainedModel`` up to 4.49."""
     from transformers import GenerationMixin, PreTrainedModel
 
     own_code = isinstance(model, PreTrainedModel) and not type(model).__module__.startswith("transformers.")

@@ -23,7 +23,7 @@ from typing import Any
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.distributed import rank
-from .._shared.rendezvous import meet
+from .._shared.rendezvous import rendezvous
 from .._shared.zero3_parameters import absent, any_absent, whole
 from .._shared.zero3_state_dict import REMEDY, handed_over, is_on_rank_0
 
@@ -54,7 +54,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 return original(model, gathered, *args, **kw)
             if is_on_rank_0(model):
                 return {}  # transformers 5 calls _save on every rank; this one writes nothing
-            meet(patch, model.parameters(), f"saving the adapter of {type(model).__name__}", why=REMEDY)
+            rendezvous(patch, model.parameters(), f"saving the adapter of {type(model).__name__}", why=REMEDY)
             found = original(model, model.state_dict(keep_vars=True), *args, **kw)
             return {name: _values(value) for name, value in found.items()}
         return original(model, state_dict, *args, **kw)

@@ -20,7 +20,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.rendezvous import meet
+from .._shared.rendezvous import rendezvous
 from .._shared.zero3_parameters import any_absent, whole
 
 REMEDY = "Call get_peft_model and add_adapter on every rank, without `if rank == 0`."
@@ -41,7 +41,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
         copied = self.original_module
         if not any_absent(copied):
             return original(self, adapter_name)
-        meet(patch, copied.parameters(), f"copying {type(copied).__name__} for modules_to_save", why=REMEDY)
+        rendezvous(
+            patch, copied.parameters(), f"copying {type(copied).__name__} for modules_to_save", why=REMEDY
+        )
         with whole(copied.parameters(), changed=False):
             return original(self, adapter_name)
 

@@ -9,7 +9,7 @@ not divide.
 
 Since transformers 5.2.0, until 5.6.0, which does not tell accelerate.
 
-The change: accelerate is told one step, as before 5.2.0. A number the user gave it himself stands
+The change: accelerate is told one step, as before 5.2.0. A number that the user gave it stands
 (``accelerator_config``), and so does that of a trainer whose own ``training_step`` goes backward.
 
 Upstream: https://github.com/huggingface/transformers/blob/v5.3.0/src/transformers/trainer.py

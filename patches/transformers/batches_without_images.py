@@ -11,7 +11,7 @@ Every transformers; no model of it does more than skip.
 
 The change, for every model whose forward calls ``get_image_features`` (or, before it existed, Qwen2-VL's
 ``visual``, or the ``vision_tower`` and ``multi_modal_projector`` of LLaVA's kin) after its text embedding:
-where a batch has no image, several ranks train together and somebody would wait, the tower runs on the
+where a batch has no image, several ranks train together and one would wait, the tower runs on the
 smallest blank image the model accepts, right after the text embedding as it does with an image, because
 ranks have to call their modules in one order. Its output is tied to the text embeddings in a way that passes
 zeros back and adds no number, so that a NaN adds nothing either.

@@ -6,7 +6,7 @@ What the user sees: with checkpointing that is not transformers' own (torch's ``
 size (23)``; ``Attention mask should be of size (2, 1, 93, 186)``; under ``use_reentrant=True`` nothing, and
 wrong gradients.
 
-Why: ``use_cache`` is True unless somebody says otherwise, in training too. The forward appends keys and
+Why: ``use_cache`` is True unless the caller says otherwise, in training too. The forward appends keys and
 values to the cache, and the recomputation of the same layer appends them once more. transformers drops the
 cache in its own checkpointing only.
 

@@ -6,7 +6,7 @@ at index 0 does not match the shape of the indexed tensor [1405]``, ``size of te
 garbage, on which the training then goes on.
 
 Why: a checkpointed model in training mode drops the cache it is given, and ``generate()`` does not know: it
-goes on feeding the last token alone. And whoever trains with checkpointing says ``use_cache=False`` in the
+goes on feeding the last token alone. And a user who trains with checkpointing says ``use_cache=False`` in the
 model's configuration, as TRL does by itself. Without a cache, a rank that under ZeRO-3 waits for others to
 finish is fed a mask one longer than its tokens.
 

@@ -12,8 +12,8 @@ before, several of them with a hook of their own of the same name.
 In every transformers looked at, 4.45 to 5.23.
 
 The change: where a hook of that name and with nothing else in it is registered, its output is handed on as a
-copy of the leaf: it requires grad and may be written into, and whoever looks for its ``grad`` afterwards, as
-saliency maps do, finds it. An output that is no leaf is not copied.
+copy of the leaf: it requires grad and may be written into, and code that looks for its ``grad`` afterwards,
+as saliency maps do, finds it. An output that is no leaf is not copied.
 
 Upstream: https://github.com/OpenBMB/MiniCPM-V/issues/730, https://github.com/modelscope/ms-swift/issues/6753
 """

@@ -25,7 +25,7 @@ from typing import Any
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.distributed import rank
-from .._shared.rendezvous import meet
+from .._shared.rendezvous import rendezvous
 from .._shared.zero3_parameters import any_absent
 from .._shared.zero3_state_dict import REMEDY, handed_over, whole_state
 
@@ -48,7 +48,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         writes = said.arguments.get("is_main_process", rank() == 0)
         state = handed_over(self)
         if state is None:
-            meet(patch, self.parameters(), f"save_pretrained of {type(self).__name__}", why=REMEDY)
+            rendezvous(patch, self.parameters(), f"save_pretrained of {type(self).__name__}", why=REMEDY)
             state = whole_state(self, keep=writes)
         if not writes:
             return None

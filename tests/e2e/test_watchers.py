@@ -1,6 +1,6 @@
 """The ZeRO-3 watchers on real ranks: a job that can never go on is ended, every other one is left alone.
 
-What follows from any number of ranks without processes is in ``tests/unit/test_standstill.py``.
+What follows from any number of ranks without processes is in ``tests/unit/test_deadlock.py``.
 """
 
 from __future__ import annotations

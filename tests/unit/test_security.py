@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
 SOURCES = [path for folder in ("vlmpatch", "patches") for path in sorted((ROOT / folder).rglob("*.py"))]
 BAIT = "import sys; print('BAIT ' + __name__); sys.exit(99)\n"
-standstill: Any = importlib.import_module("vlmpatch.patches._shared.deadlock")
+deadlock: Any = importlib.import_module("vlmpatch.patches._shared.deadlock")
 
 
 @pytest.fixture(scope="module")
@@ -178,16 +178,16 @@ def test_s8_no_network() -> None:
 
 
 def test_s9_words_in_the_store_end_nothing_by_themselves() -> None:
-    from tests.unit.test_standstill import STILL, Store
+    from tests.unit.test_deadlock import STILL, Store
 
     store = Store()
-    stand = standstill.Stand(store, "p", [0, 1], 0, STILL, str)
-    stand.note(1)
-    for nonce, case in (("guessed", "c"), (stand.nonce, "c"), (stand.nonce, "-")):
+    monitor = deadlock.RankMonitor(store, "p", [0, 1], 0, STILL, str)
+    monitor.note(1)
+    for nonce, case in (("guessed", "c"), (monitor.nonce, "c"), (monitor.nonce, "-")):
         for look in range(40):
             word = {"kind": "end", "nonce": nonce, "number": 1, "case": case, "text": "BAIT"}
             store.set("p/word/0", __import__("json").dumps(word))
-            assert stand.look(1000.0 + 15 * look)[0] != "end", (nonce, case)
+            assert monitor.look(1000.0 + 15 * look)[0] != "end", (nonce, case)
 
 
 def test_the_wheel_says_where_its_files_come_from(installed: Path) -> None:

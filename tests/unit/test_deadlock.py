@@ -9,7 +9,7 @@ from typing import Any
 
 import vlmpatch  # noqa: F401  (makes vlmpatch.patches importable in a checkout)
 
-standstill: Any = importlib.import_module("vlmpatch.patches._shared.deadlock")
+deadlock: Any = importlib.import_module("vlmpatch.patches._shared.deadlock")
 STILL, LOOK = 60.0, 15.0
 
 
@@ -60,26 +60,26 @@ class Group:
         self.store = store or Store()
         self.now = 1000.0
         ranks = range(first, first + size)
-        self.stands = [
-            standstill.Stand(self.store, prefix, ranks, place, STILL, lambda told: f"PARTED {told}")
+        self.monitors = [
+            deadlock.RankMonitor(self.store, prefix, ranks, place, STILL, lambda told: f"PARTED {told}")
             for place in range(size)
         ]
         self.silent: set[int] = set()
 
     def gather(self, *ids: int, only: int | None = None) -> None:
-        for place, stand in enumerate(self.stands):
+        for place, monitor in enumerate(self.monitors):
             if only in (None, place):
                 for id_ in ids:
-                    stand.note(id_)
-                    stand.names[id_] = f"layer{id_}"
+                    monitor.note(id_)
+                    monitor.names[id_] = f"layer{id_}"
 
     def look(self) -> list[tuple[str, str]]:
         self.now += LOOK
         done = []
-        for place, stand in enumerate(self.stands):
+        for place, monitor in enumerate(self.monitors):
             if place not in self.silent:
                 self.store.by = str(place)
-                done.append(stand.look(self.now))
+                done.append(monitor.look(self.now))
         return done
 
     def kinds(self, minutes: float) -> list[str]:
@@ -149,7 +149,7 @@ def test_a_rank_without_the_patch_says_nothing_so_nothing_is_concluded() -> None
 
 def test_a_rank_that_was_switched_off_for_a_while_vouches_for_nothing() -> None:
     group = parted()
-    group.stands[1].whole = False
+    group.monitors[1].whole = False
     said = [words for _ in range(200) for kind, words in group.look() if kind]
     assert said
     assert all("as it seems" in words and "PARTED" not in words for words in said)
@@ -157,7 +157,7 @@ def test_a_rank_that_was_switched_off_for_a_while_vouches_for_nothing() -> None:
 
 def test_ranks_that_have_gone_on_after_they_parted_are_not_deadlocked() -> None:
     group = parted()
-    group.gather(*range(10, 10 + standstill.AHEAD + 5))
+    group.gather(*range(10, 10 + deadlock.AHEAD + 5))
     assert set(group.kinds(minutes=60)) == {"warn"}
 
 
@@ -165,7 +165,7 @@ def test_what_a_run_before_has_left_is_nobodys_beat() -> None:
     store = Store()
     old = parted(2, store=store)
     for _ in range(8):
-        old.look()  # beats, reports and a word are there
+        old.look()  # heartbeats, reports and a word are there
     assert any("report" in key for key in store.held)
     new = Group(2, store=store)
     new.gather(1)
@@ -187,7 +187,7 @@ def test_a_rank_that_moves_after_it_was_asked_is_left_alone() -> None:
         for _ in range(moment):
             group.look()
         group.gather(6, only=1)
-        kinds = {kind for _ in range(standstill.SURE + 2) for kind, _ in group.look()}
+        kinds = {kind for _ in range(deadlock.SURE + 2) for kind, _ in group.look()}
         assert "end" not in kinds, moment
 
 
@@ -196,7 +196,7 @@ def test_another_reader_takes_over() -> None:
     for _ in range(6):
         group.look()
     claimed = group.store.held["p/reader"].decode().split()[0]
-    reader = next(place for place, stand in enumerate(group.stands) if stand.nonce == claimed)
+    reader = next(place for place, monitor in enumerate(group.monitors) if monitor.nonce == claimed)
     silent, group.silent = group.silent, {reader}
     assert group.kinds(minutes=5) == []
     group.silent = silent
@@ -229,20 +229,20 @@ def test_a_look_costs_every_rank_the_same() -> None:
 
 
 def test_number_and_list_belong_together() -> None:
-    stand = Group(2).stands[0]
+    monitor = Group(2).monitors[0]
     stop = threading.Event()
 
     def gathers() -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            stand.note(number)  # the id is the number
+            monitor.note(number)  # the id is the number
 
     thread = threading.Thread(target=gathers)
     thread.start()
     try:
         for _ in range(300):
-            report = stand.report()
+            report = monitor.report()
             ids = report["ids"]
             assert ids == list(range(report["from"] + 1, report["from"] + 1 + len(ids)))
     finally:

@@ -1,4 +1,4 @@
-"""Meetings of simulated ranks over one store: who is waited for, who is not, and what a look costs."""
+"""Rendezvous of simulated ranks over one store: who is waited for, who is not, and what a look costs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class World:
         def run() -> None:
             here.rank = rank
             try:
-                rendezvous.meet(patch or Patch("late", Journal()), parameters, *what)
+                rendezvous.rendezvous(patch or Patch("late", Journal()), parameters, *what)
             except Alone as alone:
                 self.raised[rank] = str(alone)
 

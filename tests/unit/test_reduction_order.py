@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 reduction_order: Any = importlib.import_module("vlmpatch.patches._shared.reduction_order")
-Line, backward_order = reduction_order.Line, reduction_order.backward_order
+ReductionOrder, backward_order = reduction_order.ReductionOrder, reduction_order.backward_order
 
 
 class Parameter:
@@ -23,18 +23,18 @@ class Parameter:
 PARAMETERS = [Parameter(f"p{number}") for number in range(6)]
 
 
-def line() -> Any:
-    return Line([(param, 0) for param in PARAMETERS])
+def new_order() -> Any:
+    return ReductionOrder([(param, 0) for param in PARAMETERS])
 
 
-def backward(line: Any, arriving: list[Parameter]) -> tuple[list[str], int]:
+def backward(order: Any, arriving: list[Parameter]) -> tuple[list[str], int]:
     """What is reduced, and how many waited at most."""
     reduced, waited = [], 0
     for param in arriving:
-        line.arrive(param)
-        reduced += [ready.name for ready, _, _ in line.ready()]
-        waited = max(waited, len(line.waiting))
-    reduced += [param.name for param, _ in line.rest()]
+        order.arrive(param)
+        reduced += [ready.name for ready, _, _ in order.ready()]
+        waited = max(waited, len(order.waiting))
+    reduced += [param.name for param, _ in order.rest()]
     return reduced, waited
 
 
@@ -42,16 +42,16 @@ def backward(line: Any, arriving: list[Parameter]) -> tuple[list[str], int]:
 def test_ranks_reduce_the_same_whatever_arrives_and_when(seed: int) -> None:
     chance = random.Random(seed)
     arriving = chance.sample(PARAMETERS, chance.randint(0, len(PARAMETERS)))
-    reduced, _ = backward(line(), arriving)
+    reduced, _ = backward(new_order(), arriving)
     assert reduced == [param.name for param in PARAMETERS]
 
 
 def test_nothing_waits_where_gradients_arrive_in_order() -> None:
-    assert backward(line(), PARAMETERS)[1] == 0
+    assert backward(new_order(), PARAMETERS)[1] == 0
 
 
 def test_nothing_waits_once_the_order_has_been_learnt() -> None:
-    one = line()
+    one = new_order()
     arriving = PARAMETERS[::-1]
     assert backward(one, arriving)[1] > 0
     assert one.heard is not None
@@ -61,13 +61,13 @@ def test_nothing_waits_once_the_order_has_been_learnt() -> None:
 
 
 def test_what_was_not_heard_keeps_its_place_behind() -> None:
-    one = line()
+    one = new_order()
     one.reorder([4, 2])
-    assert [param.name for param, _ in one.order] == ["p4", "p2", "p0", "p1", "p3", "p5"]
+    assert [param.name for param, _ in one.members] == ["p4", "p2", "p0", "p1", "p3", "p5"]
 
 
 def test_a_second_gradient_after_its_turn_is_told_apart() -> None:
-    one = line()
+    one = new_order()
     one.arrive(PARAMETERS[0])
     assert [param for param, _, _ in one.ready()] == PARAMETERS[:1]
     assert one.passed(PARAMETERS[0])
