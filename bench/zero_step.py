@@ -3,7 +3,7 @@
     python -m bench.zero_step [STACK ...]
 
 Two ranks over gloo, a Qwen2-VL of 5 million parameters, an image in every batch. Runs with and without take
-turns, since the machine is not the same from minute to minute; counts are exact. Writes the table of
+turns, since the machine is not the same from minute to minute; counts are exact. Writes a table of
 ``docs/mixed-batches.md`` and its Chinese twin.
 """
 
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.e2e import mixed_table
+from tests.e2e import mixed_long
 from tests.lab import envs, launch, pages
 
 STACKS = ("tf457-ds0182", "tf523-ds0198")
@@ -74,7 +74,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             measured += rows(stack, Path(folder) / "model")
     for language, heads in HEADS.items():
-        page = mixed_table.page(language)
+        page = mixed_long.page(language)
         page.write_text(pages.filled(page.read_text("utf-8"), BEGIN, _table(heads, measured)), "utf-8")
 
 

@@ -3,7 +3,7 @@
     python -m tests.e2e.mixed_long tf457-ds0182 [--engines zero2] [--tunings lora] [--accumulation 2]
 
 trains a tiny model on two ranks with vlmpatch and adds what came of it to ``data/mixed_long.csv``, from which
-``make generate`` writes the second table of ``docs/mixed-batches.md`` and its Chinese twin.
+``make generate`` writes a table of ``docs/mixed-batches.md`` and its Chinese twin.
 """
 
 from __future__ import annotations
@@ -82,9 +82,14 @@ def shown(found: Found, language: str) -> str:
     return "\n".join(rows).replace(SAME, SAME_IN[language])
 
 
-def filled(text: str, language: str) -> str:
-    """The page's ``text``, with the table as the record has it."""
-    return pages.filled(text, BEGIN, shown(read(), language))
+def page(language: str) -> Path:
+    """The page with the table."""
+    return pages.DOCS[language] / "mixed-batches.md"
+
+
+def filled(language: str) -> str:
+    """The page as the record has it."""
+    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read(), language))
 
 
 def main() -> None:

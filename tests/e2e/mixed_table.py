@@ -1,4 +1,4 @@
-"""What was run on mixed batches: the first table of docs/mixed-batches.md and its Chinese twin.
+"""What was run on mixed batches: the table of docs/reference/mixed-batches.md and its Chinese twin.
 
     python -m tests.e2e.mixed_table tf457-ds0182 --kinds llava,gemma3 --engines zero3,ddp --tunings full
 
@@ -92,13 +92,13 @@ def shown(found: Found) -> str:
 
 
 def page(language: str) -> Path:
-    """The page with this table and that of ``mixed_long``."""
-    return pages.DOCS[language] / "mixed-batches.md"
+    """The page with the table."""
+    return pages.reference(language, "mixed-batches")
 
 
-def filled(text: str) -> str:
-    """The page's ``text``, with the table as the record has it."""
-    return pages.filled(text, BEGIN, shown(read()))
+def filled(language: str) -> str:
+    """The page as the record has it."""
+    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read()))
 
 
 def main() -> None:

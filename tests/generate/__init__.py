@@ -23,12 +23,8 @@ def wanted() -> dict[Path, str]:
             pages.reference(language, "compatibility"): render.page(measured, language),
             pages.reference(language, "field-reports"): field_reports.page(field_reports.read(), language),
             families.page(language): families.filled(language),
-            mixed_table.page(language): _mixed(language),
+            mixed_table.page(language): mixed_table.filled(language),
+            mixed_long.page(language): mixed_long.filled(language),
             readme.PAGES[language]: readme.filled(language),
         }
     return made
-
-
-def _mixed(language: str) -> str:
-    written = mixed_table.page(language).read_text("utf-8")
-    return mixed_long.filled(mixed_table.filled(written), language)

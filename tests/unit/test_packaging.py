@@ -68,6 +68,7 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     assert found.parent == packages / "vlmpatch/patches/transformers"
     assert "torch-checkpoint-default" in run(python, "-m", "vlmpatch", "list", cwd=tmp_path)
     assert "zero3-recompute-release" in run(python, "-m", "vlmpatch", "explain", "F4", cwd=tmp_path)
+    assert run(python, "-m", "vlmpatch", "explain", "l05", cwd=tmp_path).startswith("L05 · ")
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
     of_rich = {"rich", "markdown-it-py", "mdurl", "pygments", "typing-extensions"}
