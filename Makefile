@@ -32,7 +32,7 @@ test-all: machine .venv/ready lint  ## the slow tests too, before a release; hou
 	test $$ended -gt 1 || $(BIN)/python -m tests.lab.record build/tests.xml; exit $$ended
 
 test-pythons: .venv/ready  ## the unit tests on every Python from 3.10 on that is installed
-	$(BIN)/python -m tests.lab.pythons
+	$(BIN)/python -m nox --session unit
 
 machine:
 	@test -n "$(PYTHON)" || { echo "missing: no python3 on the PATH: apt-get install -y python3.11 python3.11-venv," \
@@ -71,4 +71,4 @@ bench: .venv/ready
 	@touch $@
 
 clean:
-	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .nox
