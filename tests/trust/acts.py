@@ -16,25 +16,25 @@ class Reached(BaseException):
 
 def silent(engine: Any, id_: str) -> list[str]:
     """What ``id_`` is said to have changed and does not act."""
-    from vlmpatch.journal.changes import Hooked, Layer, Put
+    from vlmpatch.journal.changes import Hooked, SetValue, Wrap
 
     if not engine._handles[id_].active:
         return [f"{id_}: its handle is dead"]
     found = []
-    for change in [change for change in engine.journal._changes if change.patch == id_]:
-        deed = change.deed
-        if not deed.alive:
+    for record in [record for record in engine.journal._records if record.patch == id_]:
+        change = record.change
+        if not change.alive:
             continue
-        if isinstance(deed, Layer):
-            place = deed._layers.value.place
-            if not (deed._layers.acts(deed._key) and reached(place.owner(), place.name)):
-                found.append(f"{id_}: {change.what}, and it is not called")
-        elif isinstance(deed, Put):
-            value = deed.value
-            if not (value.place.holds(value.value) or engine.journal._stacks.covered(value)):
-                found.append(f"{id_}: {change.what}, and it does not lie there")
-        elif isinstance(deed, Hooked) and not deed._hook.on:
-            found.append(f"{id_}: {change.what}, and it is off")
+        if isinstance(change, Wrap):
+            location = change._layers.value.location
+            if not (change._layers.acts(change._key) and reached(location.owner(), location.name)):
+                found.append(f"{id_}: {record.what}, and it is not called")
+        elif isinstance(change, SetValue):
+            value = change.value
+            if not (value.location.holds(value.value) or engine.journal._overrides.covered(value)):
+                found.append(f"{id_}: {record.what}, and it does not lie there")
+        elif isinstance(change, Hooked) and not change._hook.on:
+            found.append(f"{id_}: {record.what}, and it is off")
     return found
 
 

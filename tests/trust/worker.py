@@ -279,8 +279,8 @@ class Trial:
         status = self.engine.status()[id_]
         whole = len(self.engine.catalog.entries[id_].targets) == 1  # else its other target may have gone well
         if work == self.engine.redo and status.state.value == "failed" and whole:
-            left = [change for change in self.engine.journal._changes if change.patch == id_]
-            self.found += [f"{where}: left {change.what}" for change in left]
+            left = [record for record in self.engine.journal._records if record.patch == id_]
+            self.found += [f"{where}: left {record.what}" for record in left]
         self.engine.undo([id_])
         if work == self.engine.redo:
             self._exact(where, before)

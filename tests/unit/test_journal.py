@@ -201,9 +201,9 @@ def test_what_is_taken_back_is_forgotten(journal: Journal) -> None:
         assert len(journal.changes("p")) == len(journal.changes("q")) == 1
     journal.suspend("q")
     assert journal.changes("q") == []
-    assert len(journal._changes) == 1
+    assert len(journal._records) == 1
     journal.rollback(["q"])
-    assert journal._changes == []
+    assert journal._records == []
 
 
 def test_an_inherited_static_method_returns_what_it_returned(journal: Journal) -> None:
@@ -407,7 +407,7 @@ def test_what_cannot_come_back_is_forgotten(journal: Journal) -> None:
     journal.suspend("p")
     del run
     journal.resume("p")
-    assert journal._changes == []
+    assert journal._records == []
 
 
 def test_a_hook_comes_back_and_keeps_nobody_alive(journal: Journal) -> None:

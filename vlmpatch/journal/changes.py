@@ -10,11 +10,11 @@ from types import MethodType
 from typing import Any, Protocol
 
 from vlmpatch.journal.locations import chain
-from vlmpatch.journal.overrides import Stacks, Value
-from vlmpatch.journal.wrappers import Foreign, Layers, Wrapper, layers_of, standing
+from vlmpatch.journal.overrides import Override, OverrideStack
+from vlmpatch.journal.wrappers import Foreign, Wrapper, WrapperChain, chain_of, standing
 
 
-class Deed(Protocol):
+class Change(Protocol):
     """One thing done to a foreign object."""
 
     def on(self) -> bool:
@@ -28,103 +28,103 @@ class Deed(Protocol):
         """Whether the object still is."""
 
     @property
-    def value(self) -> Value | None:
-        """What lies at a place because of it."""
+    def value(self) -> Override | None:
+        """What lies at a location because of it."""
 
 
-class Put:
+class SetValue:
     """A value put somewhere."""
 
-    def __init__(self, stacks: Stacks, value: Value) -> None:
-        self._stacks = stacks
+    def __init__(self, overrides: OverrideStack, value: Override) -> None:
+        self._overrides = overrides
         self._value = value
 
     @property
-    def value(self) -> Value:
-        """See ``Deed.value``."""
+    def value(self) -> Override:
+        """See ``Change.value``."""
         return self._value
 
     @property
     def alive(self) -> bool:
-        """See ``Deed.alive``."""
-        return self.value.place.alive
+        """See ``Change.alive``."""
+        return self.value.location.alive
 
     def on(self) -> bool:
-        """See ``Deed.on``."""
+        """See ``Change.on``."""
         value = self.value
-        if self._stacks.covered(value) or value.place.holds(value.below):
-            self._stacks.put(value)
-        elif value.place.holds(value.value):
-            self._stacks.adopt(value)
+        if self._overrides.covered(value) or value.location.holds(value.below):
+            self._overrides.put(value)
+        elif value.location.holds(value.value):
+            self._overrides.adopt(value)
         else:
             return False
         return True
 
     def off(self) -> bool:
-        """See ``Deed.off``."""
-        return _take(self._stacks, self.value)
+        """See ``Change.off``."""
+        return _take(self._overrides, self.value)
 
 
-class Layer:
+class Wrap:
     """A layer among the layers on one attribute."""
 
-    def __init__(self, stacks: Stacks, layers: Layers, key: Any, wrapper: Wrapper) -> None:
-        self._stacks, self._layers, self._key, self._wrapper = stacks, layers, key, wrapper
+    def __init__(self, overrides: OverrideStack, layers: WrapperChain, key: Any, wrapper: Wrapper) -> None:
+        self._overrides, self._layers, self._key, self._wrapper = overrides, layers, key, wrapper
 
     @property
-    def value(self) -> Value:
-        """See ``Deed.value``."""
+    def value(self) -> Override:
+        """See ``Change.value``."""
         return self._layers.value
 
     @property
     def alive(self) -> bool:
-        """See ``Deed.alive``."""
-        return self._layers.value.place.alive
+        """See ``Change.alive``."""
+        return self._layers.value.location.alive
 
     def on(self) -> bool:
-        """See ``Deed.on``; an attribute that changed meanwhile is wrapped as it now is."""
+        """See ``Change.on``; an attribute that changed meanwhile is wrapped as it now is."""
         layers, value = self._layers, self._layers.value
-        held = value.place.held()
+        held = value.location.held()
         if not value.on and held is value.value:
-            self._stacks.adopt(value)
-        elif not value.on and not any(layers_of(each, layers.journal) is layers for each in chain(held)):
-            if held is not value.below and not self._stacks.covered(value):
+            self._overrides.adopt(value)
+        elif not value.on and not any(chain_of(each, layers.journal) is layers for each in chain(held)):
+            if held is not value.below and not self._overrides.covered(value):
                 try:
                     value.lie_on(held)
                 except (AttributeError, Foreign):
                     return False
-            self._stacks.put(value)
+            self._overrides.put(value)
         layers.switch(self._key, self._wrapper, True)
         for alias in layers.new_aliases():
             layers.aliases.append(alias)
-            self._stacks.put(alias)
+            self._overrides.put(alias)
         return True
 
     def off(self) -> bool:
-        """See ``Deed.off``."""
+        """See ``Change.off``."""
         layers, value = self._layers, self._layers.value
         layers.switch(self._key, self._wrapper, False)
         if layers.marks:
             return True
-        if not value.on and value.place.alive and value.place.held() is value.value:
-            self._stacks.adopt(value)  # it was under somebody else's, who has gone
-        alone = _take(self._stacks, value)
+        if not value.on and value.location.alive and value.location.held() is value.value:
+            self._overrides.adopt(value)  # it was under somebody else's, who has gone
+        alone = _take(self._overrides, value)
         return self.leave_aliases() and alone
 
     def leave_aliases(self) -> bool:
-        """Put back what lay at the other places; False when somebody else has built on one of ours."""
+        """Put back what lay at the other locations; False when another library has built on one of ours."""
         layers, alone = self._layers, True
         for alias in layers.aliases:
             if alias.below is not layers.value.below:
                 alias.lie_on(layers.value.below)
-            alone = self._stacks.take(alias) and alone
+            alone = self._overrides.take(alias) and alone
         layers.aliases.clear()
         return alone
 
 
-def _take(stacks: Stacks, value: Value) -> bool:
-    value.below = standing(value.place, value.below)
-    return stacks.take(value)
+def _take(overrides: OverrideStack, value: Override) -> bool:
+    value.below = standing(value.location, value.below)
+    return overrides.take(value)
 
 
 class Hook:
@@ -167,7 +167,7 @@ class Hooked:
 
     @property
     def alive(self) -> bool:
-        """See ``Deed.alive``."""
+        """See ``Change.alive``."""
         return self._register() is not None
 
     def same(self, other: Hooked) -> bool:
@@ -176,7 +176,7 @@ class Hooked:
         return mine is others and self._register() == other._register()
 
     def on(self) -> bool:
-        """See ``Deed.on``."""
+        """See ``Change.on``."""
         register = self._register()
         if register is None:
             return False
@@ -185,7 +185,7 @@ class Hooked:
         return True
 
     def off(self) -> bool:
-        """See ``Deed.off``."""
+        """See ``Change.off``."""
         self._hook.on = False
         if self._handle is not None:
             self._handle.remove()

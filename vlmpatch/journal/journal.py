@@ -12,20 +12,20 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.journal.changes import Deed, Hook, Hooked, Layer, Put
+from vlmpatch.journal.changes import Change, Hook, Hooked, SetValue, Wrap
 from vlmpatch.journal.locations import (
     ABSENT,
     Attribute,
     Default,
     Item,
-    Place,
+    Location,
     chain,
     default_of,
     innermost,
     path,
 )
-from vlmpatch.journal.overrides import Stacks, Value
-from vlmpatch.journal.wrappers import Foreign, Layers, Wrapper, WrongSignature, carried, layers_of
+from vlmpatch.journal.overrides import Override, OverrideStack
+from vlmpatch.journal.wrappers import Foreign, Wrapper, WrapperChain, WrongSignature, carried, chain_of
 from vlmpatch.support.locks import Lock
 
 __all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "WrongSignature", "default_of"]
@@ -35,22 +35,22 @@ class AlreadyPatched(Exception):
     """The target carries this patch already, from another copy of vlmpatch in this process."""
 
 
-class Change:
-    """A deed, whose it is, and what it is in words."""
+class Record:
+    """A change, whose it is, and what it is in words."""
 
-    def __init__(self, patch: str, what: str, deed: Deed) -> None:
-        self.patch, self.what, self.deed = patch, what, deed
+    def __init__(self, patch: str, what: str, change: Change) -> None:
+        self.patch, self.what, self.change = patch, what, change
         self.on = True
 
     def take_off(self) -> str | None:
         """Take it back; returns a remark where somebody else has built on it."""
         if not self.on:
             return None
-        alone = self.deed.off()
+        alone = self.change.off()
         self.on = False  # last: what is interrupted here is done again
         if alone:
             return None
-        state = "switched off in place" if isinstance(self.deed, Layer) else "left"
+        state = "switched off in place" if isinstance(self.change, Wrap) else "left"
         return f"{self.what}: {state}, somebody changed it since"
 
 
@@ -61,14 +61,14 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self._changes: list[Change] = []
-        self._stacks = Stacks()
+        self._records: list[Record] = []
+        self._overrides = OverrideStack()
         self.lock = Lock()
         self._kept = 64  # changes there were when those of dead objects were last forgotten
 
     def changes(self, patch: str) -> list[str]:
         """What ``patch`` has changed so far, in words."""
-        return [change.what for change in self._changes if change.patch == patch and change.on]
+        return [record.what for record in self._records if record.patch == patch and record.on]
 
     def wrap(self, patch: str, owner: Any, name: str, wrapper: Wrapper) -> None:
         """Put ``wrapper(original, *args, **kwargs)`` around the function ``owner.name``.
@@ -87,36 +87,42 @@ class Journal:
         key = (patch, getattr(wrapper, "__code__", wrapper))
         what = f"wrapped {path(owner, name)}"
         with self.lock:
-            place = Attribute(owner, name)
-            held = place.held()
+            location = Attribute(owner, name)
+            held = location.held()
             if carried(held, patch, self):
                 raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
-            layers = self._lying(place, key)
-            if layers is None and self._copied(patch, place, held, key):
+            layers = self._lying(location, key)
+            if layers is None and self._copied(patch, location, held, key):
                 return
             if layers is not None and layers.acts(key):
                 return
-            layers = layers or Layers(self, owner, name)
+            layers = layers or WrapperChain(self, owner, name)
             layers.takes_calls_through(wrapper)
-            self._do(Change(patch, what, Layer(self._stacks, layers, key, wrapper)))
+            self._do(Record(patch, what, Wrap(self._overrides, layers, key, wrapper)))
 
-    def _lying(self, place: Place, key: Any) -> Layers | None:
-        """Our layers on ``place``: there, or under somebody else's when ``key`` is among them."""
-        held = place.held()
+    def _lying(self, location: Location, key: Any) -> WrapperChain | None:
+        """Our layers on ``location``: there, or under somebody else's when ``key`` is among them."""
+        held = location.held()
         for candidate in chain(held):
-            layers = layers_of(candidate, self)
-            if layers is not None and layers.lies_at(place):
+            layers = chain_of(candidate, self)
+            if layers is not None and layers.lies_at(location):
                 return layers if layers.value.value is held or layers.link(key) else None
         return None
 
-    def _copied(self, patch: str, place: Place, held: Any, key: Any) -> bool:
+    def _copied(self, patch: str, location: Location, held: Any, key: Any) -> bool:
         """Whether a class statement copied a function that has this layer: it acts there as well."""
-        layers = layers_of(getattr(held, "__func__", held), self)
+        layers = chain_of(getattr(held, "__func__", held), self)
         if layers is None or not layers.acts(key):
             return False
-        value = Value(place, held, patch)
+        value = Override(location, held, patch)
         value.below = layers.found.raw
-        self._do(Change(patch, f"found {path(place.owner(), place.name)} wrapped", Put(self._stacks, value)))
+        self._do(
+            Record(
+                patch,
+                f"found {path(location.owner(), location.name)} wrapped",
+                SetValue(self._overrides, value),
+            )
+        )
         return True
 
     def replace(self, patch: str, owner: Any, name: str, value: Any) -> None:
@@ -124,24 +130,24 @@ class Journal:
 
         An ``owner`` that lives only as long as a run (a trainer, its arguments) is not kept alive.
         """
-        self._put(patch, Value(Attribute(owner, name), value, patch), f"set {path(owner, name)}")
+        self._put(patch, Override(Attribute(owner, name), value, patch), f"set {path(owner, name)}")
 
     @contextlib.contextmanager
     def swapped(self, patch: str, owner: Any, name: str, value: Any) -> Iterator[None]:
         """``owner.name`` is ``value`` inside the block, and afterwards what it was before."""
         what = f"swapped {path(owner, name)}"
-        change = self._put(patch, Value(Attribute(owner, name), value, None), what)
+        record = self._put(patch, Override(Attribute(owner, name), value, None), what)
         try:
             yield
         finally:
             with self.lock:
-                if change in self._changes:
-                    self._changes.remove(change)
-                    change.take_off()
+                if record in self._records:
+                    self._records.remove(record)
+                    record.take_off()
 
     def set_item(self, patch: str, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
         """``mapping[key] = value``: an environment variable, an entry of a registry."""
-        self._put(patch, Value(Item(mapping, key), value, patch), f"set item {key!r}")
+        self._put(patch, Override(Item(mapping, key), value, patch), f"set item {key!r}")
 
     def set_default(self, patch: str, function: Callable[..., Any], name: str, value: Any) -> None:
         """Change the default of parameter ``name`` in the innermost function under ``function``.
@@ -158,7 +164,7 @@ class Journal:
         if before is ABSENT:
             raise ValueError(f"{inner.__qualname__} has no parameter {name!r} with a default")
         what = f"default {name}={value!r} of {inner.__module__}.{inner.__qualname__} (was {before!r})"
-        self._put(patch, Value(Default(inner, name), value, patch), what)
+        self._put(patch, Override(Default(inner, name), value, patch), what)
 
     def hook(
         self, patch: str, register: Callable[..., Any], function: Callable[..., Any], **kwargs: Any
@@ -169,81 +175,81 @@ class Journal:
         """
         hooked = Hooked(register, Hook(function), kwargs)
         with self.lock:
-            present = [change.deed for change in self._changes if change.patch == patch and change.on]
-            if not any(isinstance(deed, Hooked) and deed.same(hooked) for deed in present):
-                self._do(Change(patch, f"hook {function.__qualname__}", hooked))
+            present = [record.change for record in self._records if record.patch == patch and record.on]
+            if not any(isinstance(change, Hooked) and change.same(hooked) for change in present):
+                self._do(Record(patch, f"hook {function.__qualname__}", hooked))
 
     def rollback(self, patches: Collection[str]) -> list[str]:
         """Undo all changes of ``patches``, newest first across them; returns the remarks."""
         with self.lock:
             remarks = []
-            for change in [change for change in reversed(self._changes) if change.patch in patches]:
-                remarks.append(change.take_off())
-                self._changes.remove(change)
+            for record in [record for record in reversed(self._records) if record.patch in patches]:
+                remarks.append(record.take_off())
+                self._records.remove(record)
         return [remark for remark in remarks if remark]
 
     def ran_again(self, module: ModuleType) -> None:
         """``module`` has run its code: what that has overwritten is no change of ours any more."""
         with self.lock:
-            gone = self._stacks.overwritten(module)
+            gone = self._overrides.overwritten(module)
             gone += [value for value in self._switched_off(module) if not value.rests()]
-            for change in [change for change in self._changes if change.deed.value in gone]:
-                self._changes.remove(change)
-                if isinstance(change.deed, Layer):
-                    change.deed.leave_aliases()
+            for record in [record for record in self._records if record.change.value in gone]:
+                self._records.remove(record)
+                if isinstance(record.change, Wrap):
+                    record.change.leave_aliases()
 
-    def _switched_off(self, owner: Any) -> list[Value]:
-        """What lies at none of the places of ``owner`` just now, and would again."""
-        values = [value for change in self._changes if (value := change.deed.value) is not None]
+    def _switched_off(self, owner: Any) -> list[Override]:
+        """What lies at none of the locations of ``owner`` just now, and would again."""
+        values = [value for record in self._records if (value := record.change.value) is not None]
         return [
             value
             for value in values
-            if value.place.owner() is owner and not value.on and not self._stacks.covered(value)
+            if value.location.owner() is owner and not value.on and not self._overrides.covered(value)
         ]
 
     def suspend(self, patch: str) -> None:
         """Take the changes of ``patch`` off until ``resume``."""
         with self.lock:
-            for change in reversed(self._changes):
-                if change.patch == patch:
-                    change.take_off()
+            for record in reversed(self._records):
+                if record.patch == patch:
+                    record.take_off()
 
     def resume(self, patch: str) -> None:
         """Put the changes of ``patch`` on again, where their objects are as we left them."""
         with self.lock:
-            for change in [change for change in self._changes if change.patch == patch and not change.on]:
-                change.on = True  # first: what is interrupted here can be taken off
-                if not (change.deed.alive and change.deed.on()):
-                    self._changes.remove(change)
+            for record in [record for record in self._records if record.patch == patch and not record.on]:
+                record.on = True  # first: what is interrupted here can be taken off
+                if not (record.change.alive and record.change.on()):
+                    self._records.remove(record)
 
-    def _put(self, patch: str, value: Value, what: str) -> Change:
+    def _put(self, patch: str, value: Override, what: str) -> Record:
         with self.lock:
             present = self._present(patch, value)
             if present is None:
-                change = Change(patch, what, Put(self._stacks, value))
-                self._do(change)
-                return change
-            change, former = present
+                record = Record(patch, what, SetValue(self._overrides, value))
+                self._do(record)
+                return record
+            record, former = present
             if former.value is not value.value:
-                self._stacks.change(former, value.value)
-                change.what = what
-            return change
+                self._overrides.change(former, value.value)
+                record.what = what
+            return record
 
-    def _present(self, patch: str, value: Value) -> tuple[Change, Value] | None:
-        """What ``patch`` itself has put at the place of ``value`` before."""
-        for change in reversed(self._changes if value.tag else []):
-            former = change.deed.value if isinstance(change.deed, Put) else None
-            mine = former is not None and former.tag == patch and former.place.same(value.place)
-            if mine and change.on and former is not None:
-                there = former.place.holds(former.value) or self._stacks.covered(former)
-                return (change, former) if there else None
+    def _present(self, patch: str, value: Override) -> tuple[Record, Override] | None:
+        """What ``patch`` itself has put at the location of ``value`` before."""
+        for record in reversed(self._records if value.tag else []):
+            former = record.change.value if isinstance(record.change, SetValue) else None
+            mine = former is not None and former.tag == patch and former.location.same(value.location)
+            if mine and record.on and former is not None:
+                there = former.location.holds(former.value) or self._overrides.covered(former)
+                return (record, former) if there else None
         return None
 
-    def _do(self, change: Change) -> None:
+    def _do(self, record: Record) -> None:
         # Recorded first: whatever interrupts what follows, it can be undone.
-        self._changes.append(change)
-        change.deed.on()
-        if len(self._changes) > 2 * self._kept:
-            self._changes = [change for change in self._changes if change.deed.alive]
-            self._stacks.prune()
-            self._kept = max(64, len(self._changes))
+        self._records.append(record)
+        record.change.on()
+        if len(self._records) > 2 * self._kept:
+            self._records = [record for record in self._records if record.change.alive]
+            self._overrides.prune()
+            self._kept = max(64, len(self._records))

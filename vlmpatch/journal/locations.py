@@ -1,6 +1,6 @@
 """Where a value lies: an attribute, an item of a mapping, a parameter's default.
 
-A place is read and written by identity: what is put back is the very object that was there, so that
+A location is read and written by identity: what is put back is the very object that was there, so that
 after an undo nobody can tell that we were here.
 """
 
@@ -14,8 +14,8 @@ from typing import Any
 ABSENT: Any = type("ABSENT", (), {"__repr__": lambda self: "absent"})()
 
 
-class Place:
-    """One place. Its owner is not kept alive where that can be helped: a run's objects must be free to go.
+class Location:
+    """One location. Its owner is not kept alive where that can be helped: a run's objects must be free to go.
 
     Args:
         owner: what holds the value.
@@ -32,8 +32,8 @@ class Place:
         """Whether the owner still is."""
         return self.owner() is not None
 
-    def same(self, other: Place) -> bool:
-        """Whether both are one place."""
+    def same(self, other: Location) -> bool:
+        """Whether both are one location."""
         return self.key == other.key and self.owner() is other.owner()
 
     def held(self) -> Any:
@@ -52,49 +52,49 @@ class Place:
         return held is value or (plain and bool(held == value))
 
 
-class Attribute(Place):
+class Attribute(Location):
     """``owner.name``, in the owner's own namespace or behind a property."""
 
     def held(self) -> Any:
-        """See ``Place.held``."""
+        """See ``Location.held``."""
         owner = self.owner()
         if hasattr(getattr(type(owner), self.name, None), "__set__"):  # a property, a slot
             return getattr(owner, self.name, ABSENT)
         return getattr(owner, "__dict__", {}).get(self.name, ABSENT)
 
     def put(self, value: Any) -> None:
-        """See ``Place.put``."""
+        """See ``Location.put``."""
         if value is ABSENT:
             delattr(self.owner(), self.name)
         else:
             setattr(self.owner(), self.name, value)
 
 
-class Item(Place):
+class Item(Location):
     """``owner[name]`` of a mapping."""
 
     def held(self) -> Any:
-        """See ``Place.held``."""
+        """See ``Location.held``."""
         holder: MutableMapping[Any, Any] = self.owner()
         return holder.get(self.name, ABSENT)
 
     def put(self, value: Any) -> None:
-        """See ``Place.put``."""
+        """See ``Location.put``."""
         if value is ABSENT:
             del self.owner()[self.name]
         else:
             self.owner()[self.name] = value
 
 
-class Default(Place):
+class Default(Location):
     """The default of parameter ``name`` in the function ``owner``."""
 
     def held(self) -> Any:
-        """See ``Place.held``."""
+        """See ``Location.held``."""
         return default_of(self.owner(), self.name)
 
     def put(self, value: Any) -> None:
-        """See ``Place.put``."""
+        """See ``Location.put``."""
         function = self.owner()
         # Assigned anew, never changed in place: CPython notices an assignment and drops what it cached.
         _as_found.setdefault(function, (function.__defaults__, function.__kwdefaults__))

@@ -13,8 +13,8 @@ from types import ClassMethodDescriptorType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from vlmpatch.journal.aliases import Name, beside, everywhere, is_of_the_package, own_name
-from vlmpatch.journal.locations import ABSENT, Attribute, Place, chain, path
-from vlmpatch.journal.overrides import Value
+from vlmpatch.journal.locations import ABSENT, Attribute, Location, chain, path
+from vlmpatch.journal.overrides import Override
 
 MARK = "__vlmpatch__"
 Wrapper = Callable[..., Any]
@@ -40,18 +40,18 @@ class Link:
 class Marks(set[str]):
     """The patches whose layers a function carries, for other copies of vlmpatch to see."""
 
-    layers: Layers
+    layers: WrapperChain
 
 
-class Found(NamedTuple):
-    """What lies at a place, what to call in its stead, and the descriptor our layer must be stored in."""
+class Callee(NamedTuple):
+    """What lies at a location, what to call in its stead, and the descriptor our layer must be stored in."""
 
     raw: Any
     call: Callable[..., Any]
     kind: type | None
 
 
-class Layers:
+class WrapperChain:
     """All our layers on ``owner.name``.
 
     Args:
@@ -66,20 +66,20 @@ class Layers:
 
     def __init__(self, journal: object, owner: Any, name: str) -> None:
         self.journal = journal
-        place = Attribute(owner, name)
+        location = Attribute(owner, name)
         found = self.found = find(owner, name, getattr(owner, "__dict__", {}).get(name, ABSENT))
         self._links: list[Link] = []
         self._original = found.call
         self._head = [(_through, found.call)]
         self.function = _dispatching(self._head, found.call)
         _name(self.function, owner, name, getattr(found.raw, "__func__", found.raw))
-        self.aliases: list[Value] = []  # what lies at other places because of us
+        self.aliases: list[Override] = []  # what lies at other locations because of us
         self.marks = Marks()
         self.marks.layers = self
         setattr(self.function, MARK, self.marks)
-        # What lies at the place: undone by the stack of values, with what others of ours put there.
-        self.value = Value(
-            place, found.kind(self.function) if found.kind else self.function, MARK, self._rebase
+        # What lies at the location: undone by the stack of values, with what others of ours put there.
+        self.value = Override(
+            location, found.kind(self.function) if found.kind else self.function, MARK, self._rebase
         )
 
     def takes_calls_through(self, wrapper: Wrapper) -> None:
@@ -88,30 +88,32 @@ class Layers:
             signatures,
         )  # reads signatures with inspect, which takes its time to import
 
-        owner = self.value.place.owner()
+        owner = self.value.location.owner()
         bound = isinstance(owner, type) and self.found.kind is not staticmethod
         if why := signatures.difference(wrapper, self.found.call, bound):
             name = f"{wrapper.__module__}.{getattr(wrapper, '__qualname__', wrapper)}"
-            where = path(owner, self.value.place.name)
+            where = path(owner, self.value.location.name)
             raise WrongSignature(f"{name} does not take every call of {where}: {why}")
 
-    def new_aliases(self) -> list[Value]:
-        """What is to lie at the other places that have what we lie on."""
-        place, raw = self.value.place, self.value.below
-        owner = place.owner()
+    def new_aliases(self) -> list[Override]:
+        """What is to lie at the other locations that have what we lie on."""
+        location, raw = self.value.location, self.value.below
+        owner = location.owner()
         found: Iterable[Name] = ()
         if isinstance(owner, ModuleType):
             own = own_name(raw) or own_name(self.function)
             if own is not None and is_of_the_package(own, owner):
-                found = everywhere(raw, {place.name, own.name})
+                found = everywhere(raw, {location.name, own.name})
         elif isinstance(owner, type) and raw is not ABSENT:
-            found = beside(owner, raw, place.name)
-        others = [each for each in found if not (each.holder is owner and each.name == place.name)]
-        return [Value(Attribute(*each), self.value.value, MARK) for each in others]
+            found = beside(owner, raw, location.name)
+        others = [each for each in found if not (each.holder is owner and each.name == location.name)]
+        return [Override(Attribute(*each), self.value.value, MARK) for each in others]
 
-    def lies_at(self, place: Place) -> bool:
+    def lies_at(self, location: Location) -> bool:
         """Whether it was put there, by a patch that asked for it or beside that."""
-        return self.value.place.same(place) or any(each.place.same(place) for each in self.aliases)
+        return self.value.location.same(location) or any(
+            each.location.same(location) for each in self.aliases
+        )
 
     def link(self, key: Any) -> Link | None:
         """The layer of that key, on or off."""
@@ -133,7 +135,7 @@ class Layers:
 
     def _rebase(self, raw: Any) -> None:
         # What we lay on was a value of ours, and has gone.
-        self.found = find(self.value.place.owner(), self.value.place.name, raw)
+        self.found = find(self.value.location.owner(), self.value.location.name, raw)
         self._original = self.found.call
         self._compose()
 
@@ -147,7 +149,7 @@ class Layers:
         self.marks.update(str(link.key[0]) for link in active)
 
 
-def layers_of(function: Any, journal: object) -> Layers | None:
+def chain_of(function: Any, journal: object) -> WrapperChain | None:
     """The layers whose function this very one is, when they are ``journal``'s."""
     marks = getattr(function, MARK, None)
     layers = marks.layers if isinstance(marks, Marks) else None
@@ -165,8 +167,8 @@ def carried(function: Any, patch: str, journal: object) -> bool:
     return False
 
 
-def standing(place: Place, raw: Any) -> Any:
-    """``raw``, or what lies under it where it is a layer on ``place`` that another copy has switched off.
+def standing(location: Location, raw: Any) -> Any:
+    """``raw``, or what lies under it where it is a layer on ``location`` that another copy has switched off.
 
     The other copy could not take it away while ours lay on top, and has forgotten it.
     """
@@ -174,13 +176,18 @@ def standing(place: Place, raw: Any) -> Any:
         function = getattr(raw, "__func__", raw)
         marks = getattr(function, MARK, None)
         layers = getattr(marks, "layers", None)
-        if marks or layers is None or layers.function is not function or not layers.value.place.same(place):
+        if (
+            marks
+            or layers is None
+            or layers.function is not function
+            or not layers.value.location.same(location)
+        ):
             break
         raw = layers.value.below
     return raw
 
 
-def find(owner: Any, name: str, own: Any) -> Found:
+def find(owner: Any, name: str, own: Any) -> Callee:
     """What is called as ``owner.name`` when the owner itself holds ``own``, or nothing (``ABSENT``).
 
     What a class inherits is reached through ``super()`` at each call, as a method written into the class
@@ -191,20 +198,20 @@ def find(owner: Any, name: str, own: Any) -> Found:
     if isinstance(raw, type) or not (callable(raw) or method):
         raise Foreign(f"{path(owner, name)} is {type(raw).__name__}, not a function")
     if not isinstance(owner, type):
-        return Found(raw, raw, None)
+        return Callee(raw, raw, None)
     # isinstance and not type(): a neighbour's wrapper (wrapt's) says of itself what it wraps.
     kind = next((kind for kind in (staticmethod, classmethod) if isinstance(raw, kind)), None)
     kind = classmethod if isinstance(raw, ClassMethodDescriptorType) else kind
     if own is ABSENT:
-        return Found(raw, _inherited(owner, name, raw, kind), kind)
+        return Callee(raw, _inherited(owner, name, raw, kind), kind)
     plain = raw.__func__ if type(raw) in (staticmethod, classmethod) else raw
     if type(plain) is FunctionType:
-        return Found(raw, plain, kind)
+        return Callee(raw, plain, kind)
     if not hasattr(type(raw), "__get__") or isinstance(raw, functools.partial):
         # A partial (whose __get__ does nothing but warn, from Python 3.13 on), a builtin, a mock: it is
         # called without self, which no patch expects of a method.
         raise Foreign(f"{path(owner, name)} is {type(raw).__name__}, which does not bind as a method")
-    return Found(raw, _bound(owner, raw, kind), kind)
+    return Callee(raw, _bound(owner, raw, kind), kind)
 
 
 def _looked_up(owner: Any, name: str) -> Any:
