@@ -27,7 +27,6 @@ from typing import Any
 from tests.trust.acts import silent
 from tests.trust.orders import ALL, Order, some
 from tests.trust.snapshot import Snapshot, differences, snapshot
-from vlmpatch.catalog.location import default_path
 
 STANDIN = Path(__file__).resolve().parents[1] / "standin"
 REMOTE = "transformers_modules.standin.modeling_minicpmv"
@@ -39,6 +38,8 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     _lay_out_scripts(Path(job["folder"]))
     targets = [target for target in job["targets"] if _import(target)]
+    if "vlmpatch" in sys.modules:
+        raise RuntimeError("vlmpatch was imported with the stack: every target would count as patched before")
     for target in targets:
         started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         log = _in_child(Trial(target, targets, job).run)
@@ -129,6 +130,7 @@ class Trial:
         with _environment(VLMPATCH_DISABLE="all", VLMPATCH_LOG="off"):
             from vlmpatch import bootstrap
             from vlmpatch.catalog import environment
+            from vlmpatch.catalog.location import default_path
             from vlmpatch.catalog.read import read
             from vlmpatch.engine import engine
             from vlmpatch.imports import finder

@@ -116,13 +116,15 @@ def test_a_folder_that_cannot_be_written_is_no_fault(checkout: Path) -> None:
 def test_what_a_killed_process_left_goes_in_time(checkout: Path) -> None:
     folder = checkout / "__pycache__"
     folder.mkdir(exist_ok=True)
-    old, new = folder / "compat.index.17", folder / "compat.index.18"
-    for draft in (old, new):
-        draft.touch()
+    old, new, unused = folder / "compat.index.17", folder / "compat.index.18", folder / "elsewhere.index"
+    for file in (old, new, unused):
+        file.touch()
     os.utime(old, (0, 0))
+    os.utime(unused, (0, 0))
     index.write(str(checkout / "compat.toml"), b"whole")
     assert not old.exists()
-    assert new.exists()  # somebody may be writing it
+    assert not unused.exists()
+    assert new.exists()  # another process may be writing it
 
 
 def test_machines_that_share_the_folder_and_a_process_id_write_apart(

@@ -116,13 +116,15 @@ def _written(place: str, compiled: bytes) -> bool:
 
 
 def _sweep(place: str) -> None:
-    """Remove what processes left that were killed while they wrote; an hour old, it is nobody's."""
+    """Remove what nobody needs: drafts of processes that were killed an hour ago, indexes of a month ago."""
     import time
 
     folder, name = os.path.split(place)
+    now = time.time()
     for other in os.listdir(folder):
         path = os.path.join(folder, other)
-        if other.startswith(f"{name}.") and time.time() - os.stat(path).st_mtime > 3600:
+        limit = 3600 if other.startswith(f"{name}.") else 30 * 86400 if other.endswith(".index") else None
+        if limit is not None and now - os.stat(path).st_mtime > limit:
             os.unlink(path)
 
 
