@@ -1,4 +1,4 @@
-"""Puts patches/, failures/, compat.toml and its index inside the package, for standard builds only.
+"""Puts patches/, failures/, cases/, compat.toml and its index inside the package, for standard builds only.
 
 An editable install must not get a copy: it would go stale. There the package finds them beside itself.
 """
@@ -21,6 +21,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
         if version == "standard":
             build_data["force_include"]["patches"] = "vlmpatch/patches"
             build_data["force_include"]["failures"] = "vlmpatch/failures"
+            build_data["force_include"]["cases"] = "vlmpatch/cases"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
             build_data["force_include"][str(self._index())] = "vlmpatch/compat.index"
             build_data["force_include"]["data/verified.csv"] = "vlmpatch/data/verified.csv"

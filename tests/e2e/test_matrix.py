@@ -13,6 +13,7 @@ import pytest
 from tests.lab import cells, envs
 from tests.lab.envs import Stack
 from tests.matrix import judge, rows, store
+from vlmpatch.tools.cases import Case
 
 STACKS = ("tf457-ds0182", "tf523-ds0198")
 ROWS = (
@@ -28,7 +29,7 @@ ROWS = (
 Runs = dict[str, cells.Result]
 
 
-def run_rows(stack: Stack, chosen: list[rows.Row], out: Path) -> tuple[Runs, Runs]:
+def run_rows(stack: Stack, chosen: list[Case], out: Path) -> tuple[Runs, Runs]:
     wanted = [row.cell for row in chosen]
     references = [cell.reference for cell in wanted]
     bare = cells.run(stack, [*references, *wanted], out / "bare")

@@ -18,9 +18,11 @@ from typing import Any
 import pytest
 
 from tests.lab import envs, launch
+from tests.matrix import rows
 from tests.standin import cells
-from tests.standin.cells import STACKS, TF457, TF523, Cell, Need, Trial
+from tests.standin.cells import STACKS, TF523, Cell, Trial
 from tests.standin.make import make_omni
+from vlmpatch.tools.cases import Case
 
 Result = dict[str, Any]
 Runs = Callable[[Trial], Callable[[Cell], Result]]
@@ -34,10 +36,11 @@ def each(trials: Iterable[Trial]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("trial", trials, ids=lambda trial: trial.id)
 
 
-def without(patch: str, cell: Cell, stacks: Iterable[str]) -> pytest.MarkDecorator:
-    """A run that lacks ``patch``, beside the one that has it."""
-    lacking = dataclasses.replace(cell, without=(patch,))
-    return each([Trial(stack, lacking, beside=(cell,)) for stack in stacks])
+def lacking(case: Case) -> list[Trial]:
+    """On each stack of its proof: the case's run without its patch, beside the one that has it."""
+    with_all = Cell.of(case.settings)
+    bare = dataclasses.replace(with_all, without=(case.patch,))
+    return [Trial(stack, bare, beside=(with_all,)) for stack in (*case.proof, *case.slow)]
 
 
 @pytest.fixture(scope="session")
@@ -113,20 +116,42 @@ def test_zero2_and_zero3_are_the_same_training(trial: Trial, runs: Runs) -> None
     assert runs(trial)(trial.cell)["losses"] == pytest.approx(runs(trial)(zero2)["losses"], rel=TOLERANCE)
 
 
-NEEDS = [(need, Trial(s, need.without, beside=(need.cell,))) for need in cells.NEEDS for s in need.stacks]
+CASES = rows.every()
+PROVEN = [
+    pytest.param(
+        case,
+        trial,
+        id=f"{trial.stack}:{case.patch}",
+        marks=[pytest.mark.slow] if trial.stack in case.slow else [],
+    )
+    for case in CASES.values()
+    if case.how == "script"
+    for trial in lacking(case)
+]
 
 
-@pytest.mark.parametrize(("need", "trial"), NEEDS, ids=[f"{t.stack}:{need.patch}" for need, t in NEEDS])
-def test_each_patch_is_needed_and_says_so_once(need: Need, trial: Trial, runs: Runs) -> None:
-    check_error(runs(trial)(trial.cell), need.symptom)
-    patched = runs(trial)(need.cell)
+def check_fails(result: Result, fails: str) -> None:
+    """Holds a run against what its case says of it."""
+    kind, _, pattern = fails.partition(": ")
+    if kind == "error":
+        check_error(result, pattern)
+        return
+    assert result["rc"] == [0, 0], result
+    assert kind in ("ranks", "difference")
+    assert result["between_ranks" if kind == "ranks" else "difference"] > TOLERANCE, result
+
+
+@pytest.mark.parametrize(("case", "trial"), PROVEN)
+def test_each_patch_is_needed_and_says_so_once(case: Case, trial: Trial, runs: Runs) -> None:
+    check_fails(runs(trial)(trial.cell), case.fails)
+    patched = runs(trial)(trial.cell.patched)
     check_right(patched)
-    said = patched["warnings"].get(need.patch, [])
-    assert bool(said) == need.says, patched
+    said = patched["warnings"].get(case.patch, [])
+    assert bool(said) == case.says, patched
     assert len(said) == len(set(said)), patched
 
 
-@without("trainer-self-model-under-ddp", Cell(engine="ddp"), STACKS)
+@each(lacking(CASES["script-self-model"]))
 def test_under_ddp_ranks_part_without_the_patch(trial: Trial, runs: Runs) -> None:
     result = runs(trial)(trial.cell)
     assert result["rc"] == [0, 0], result
@@ -139,14 +164,14 @@ def test_accumulated_gradients_are_right(trial: Trial, runs: Runs) -> None:
     check_right(runs(trial)(trial.cell))
 
 
-@without("trainer-accumulated-gradients", ACCUMULATED, (TF457, TF523))
+@each(lacking(CASES["script-accumulated"]))
 def test_accumulated_gradients_are_twice_too_large_without_the_patch(trial: Trial, runs: Runs) -> None:
     result = runs(trial)(trial.cell)
     assert result["rc"] == [0, 0], result
     assert result["difference"] == pytest.approx(1.0, abs=1e-4)
 
 
-@without("minicpmv-position-table", Cell(tuning="full"), [TF523])
+@each(lacking(CASES["script-position-table"]))
 def test_positions_are_garbage_without_the_patch(trial: Trial, runs: Runs) -> None:
     result, right = runs(trial)(trial.cell), runs(trial)(trial.cell.patched)
     check_right(right)
@@ -158,13 +183,13 @@ def test_positions_are_garbage_without_the_patch(trial: Trial, runs: Runs) -> No
 def test_minicpm_o_is_mended_as_well(standin: Path, tmp_path: Path) -> None:
     folder = make_omni(standin, tmp_path / "omni")
     full = Cell(engine="ddp", tuning="full")
-    lacking = {
+    without = {
         patch: dataclasses.replace(full, without=(patch,))
         for patch in ("minicpmv-missing-post-init", "minicpmv-position-table")
     }
-    asked = cells.with_references([full, *lacking.values()])
+    asked = cells.with_references([full, *without.values()])
     results = perform(TF523, asked, folder, tmp_path)
     check_right(results[full.id])
-    unloaded, garbage = (results[cell.id] for cell in lacking.values())
+    unloaded, garbage = (results[cell.id] for cell in without.values())
     check_error(unloaded, "'MiniCPMO' object has no attribute 'all_tied_weights_keys'")
     assert garbage["losses"] != pytest.approx(results[full.id]["losses"], rel=TOLERANCE)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator
 
 from tests.lab import pages
-from tests.matrix.rows import Row
 from vlmpatch.catalog import read
 from vlmpatch.catalog.location import default_path
+from vlmpatch.tools.cases import Case
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.explain.failures import Failure
 from vlmpatch.tools.view.language import Words
@@ -71,7 +71,7 @@ KNOWN = failures.read(default_path())
 CATALOG = read.read(default_path())
 
 
-def page(language: str, rows: Iterable[Row]) -> str:
+def page(language: str, rows: Iterable[Case]) -> str:
     """The page in one language; ``rows`` are the runs of the matrix."""
     words, say = WORDS[language], Words(language)
     shown: dict[str, list[str]] = {}

@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 
 from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
+from vlmpatch.tools import cases
 from vlmpatch.tools.explain import failures
 
 if sys.version_info >= (3, 11):
@@ -19,4 +21,6 @@ def owed() -> list[str]:
     entries = tomllib.loads(Path(default_path()).read_text("utf-8"))["patch"]
     summaries = [f"compat.toml, {entry['id']}: summary" for entry in entries if "summary_zh" not in entry]
     known = failures.read(default_path()).known.values()
-    return summaries + [f"failures/, {each.id}: {key}" for each in known for key in each.untranslated]
+    texts = [f"failures/, {each.id}: {key}" for each in known for key in each.untranslated]
+    shown = cases.read(read(default_path())).known.values()
+    return summaries + texts + [f"cases/, {case.id}: en" for case in shown if case.untranslated]

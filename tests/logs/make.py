@@ -19,6 +19,7 @@ from tests.e2e import test_field as field
 from tests.e2e import test_zero3_outside as outside
 from tests.lab import cells, envs, launch
 from tests.matrix import rows
+from vlmpatch.tools.cases import Case
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.ports import free_port
 
@@ -55,7 +56,7 @@ def main(wanted: set[str]) -> int:
     failing = _one_of_each(
         row
         for row in rows.read().values()
-        if row.fails.startswith("error") and row.script is None and row.runs_on(stack)
+        if row.fails.startswith("error") and row.how != "script" and rows.runs_on(row, stack)
     )
     known = {f"{_shown(row)}.{row.id}": row.cell for row in failing} | CELLS
     chosen = {name: cell for name, cell in known.items() if not wanted or name.split(".")[0] in wanted}
@@ -80,11 +81,11 @@ def _of_ranks(folder: Path, name: str) -> list[str]:
     return [path.read_text(errors="replace") for path in sorted(folder.glob(f"**/{name}/rank*.log"))]
 
 
-def _shown(row: rows.Row) -> str:
+def _shown(row: Case) -> str:
     return next((failure for words, failure in SHOWS.items() if words in row.fails), row.failures[0])
 
 
-def _one_of_each(failing: Iterable[rows.Row]) -> list[rows.Row]:
+def _one_of_each(failing: Iterable[Case]) -> list[Case]:
     """Of rows that fail alike under the same engine and trainer the first."""
     kept = {(_shown(row), row.cell.engine, row.cell.trainer): row for row in reversed(list(failing))}
     return list(kept.values())[::-1]

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.lab.cells import Result
-from tests.matrix.rows import Row, Versions, holds
+from tests.matrix.rows import Versions, holds
 from vlmpatch.catalog.model import Entry
+from vlmpatch.tools.cases import Case
 
 TOLERANCE = 1e-5  # relative, float32, every rank
 PARAMETERS = 1e-3  # of what compared steps made of them: Adam divides by the gradient's size
@@ -66,20 +67,20 @@ def _worst(result: Result) -> tuple[str, str]:
     return "right", ""
 
 
-def fails_as_said(row: Row, bare: Outcome) -> bool:
-    """Whether the run failed in the way the row names."""
-    kind, _, pattern = row.fails.partition(": ")
-    return bare.outcome == kind and (not pattern or re.search(pattern, bare.detail) is not None)
+def fits(said: str, found: Outcome) -> bool:
+    """Whether a run ended as ``said``: a kind, and after a colon a regex for the detail."""
+    kind, _, pattern = said.partition(": ")
+    return found.outcome == kind and re.search(pattern, found.detail) is not None
 
 
-def faults(row: Row, entry: Entry | None, installed: Versions, bare: Outcome, patched: Outcome) -> list[str]:
+def faults(row: Case, entry: Entry | None, installed: Versions, bare: Outcome, patched: Outcome) -> list[str]:
     """Everything in which the two runs contradict the gate; empty when they bear it out."""
     found = [f"{name} failed or is in conflict" for name in patched.troubled]
     needed = _in_force(row, patched)
     should_fail = needed and holds(row.where, installed)
     if row.patch and entry is None:
         return [f"no patch {row.patch} in compat.toml"]
-    if should_fail and not fails_as_said(row, bare):
+    if should_fail and not fits(row.fails, bare):
         found.append(f"gate: {row.patch} is applied, but the bare run is {bare}")
     if not should_fail and bare.outcome != "right":
         found.append(f"gate: {row.patch or 'no patch'} claims nothing here, but the bare run is {bare}")
@@ -91,11 +92,11 @@ def faults(row: Row, entry: Entry | None, installed: Versions, bare: Outcome, pa
     return found
 
 
-def _in_force(row: Row, patched: Outcome) -> bool:
+def _in_force(row: Case, patched: Outcome) -> bool:
     return bool(row.patch) and patched.applied == row.patch
 
 
-def unproven(pairs: Iterable[tuple[Row, Outcome, Outcome]]) -> list[str]:
+def unproven(pairs: Iterable[tuple[Case, Outcome, Outcome]]) -> list[str]:
     """Patches in force on one stack whose rows there all run right without them: a gate too wide.
 
     Args:

@@ -9,8 +9,8 @@ from tests.lab import envs, pages, table
 from tests.lab.envs import Stack
 from tests.matrix import judge, rows, store
 from tests.matrix.judge import Outcome
-from tests.matrix.rows import Row
 from tests.matrix.store import ROOT, Store
+from vlmpatch.tools.cases import Case
 
 VERIFIED = ROOT / "data" / "verified.csv"
 COLUMNS = ("torch", "transformers", "deepspeed", "peft", "accelerate")
@@ -34,7 +34,7 @@ WORDS = {
             "that learns with checkpointing off has a gradient, all gradients equal those with it off "
             "(float32, relative difference at most 1e-5), and no rank differs from the other. "
             "`make matrix` measures again; the results "
-            "are in `data/results/`, the rows in `vlmpatch_lab/rows.toml`."
+            "are in `data/results/`, the rows in `cases/`."
         ),
         "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
         "legend": (
@@ -79,7 +79,7 @@ WORDS = {
             "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
             "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
             "`make matrix` 重新测量;"
-            "结果见 `data/results/`,各行定义见 `vlmpatch_lab/rows.toml`。"
+            "结果见 `data/results/`,各行定义见 `cases/`。"
         ),
         "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
         "legend": (
@@ -132,7 +132,7 @@ class Measured:
         for name, stack in self.stacks.items():
             for row in self.rows.values():
                 bare, patched = results.get(name, row.id, "bare"), results.get(name, row.id, "patched")
-                if bare and patched and row.runs_on(stack):
+                if bare and patched and rows.runs_on(row, stack):
                     self.pairs[name, row.id] = (bare, patched)
                     entry = self.entries.get(row.patch)
                     found = judge.faults(row, entry, rows.versions(stack), bare, patched)
@@ -140,7 +140,7 @@ class Measured:
                     if not store.is_current(stack, row, bare, patched):
                         self.earlier.add((name, row.id))
 
-    def symbol(self, stack: str, row: Row) -> str:
+    def symbol(self, stack: str, row: Case) -> str:
         if (stack, row.id) not in self.pairs:
             return ABSENT
         if self.faults[stack, row.id]:
@@ -223,7 +223,7 @@ def _verdict(measured: Measured, words: Mapping[str, str]) -> str:
 def _unmeasured(measured: Measured, words: Mapping[str, str]) -> str:
     """What `make matrix` would still run; a table must not look fuller than it is."""
     declared = {
-        n: [r.id for r in measured.rows.values() if r.runs_on(s)] for n, s in envs.read_stacks().items()
+        n: [r.id for r in measured.rows.values() if rows.runs_on(r, s)] for n, s in envs.read_stacks().items()
     }
     absent = {n: [row for row in ids if (n, row) not in measured.pairs] for n, ids in declared.items()}
     listed = [
@@ -239,7 +239,7 @@ def _unmeasured(measured: Measured, words: Mapping[str, str]) -> str:
 
 def _results(measured: Measured, stacks: Sequence[str], language: str, *, script: bool = False) -> str:
     words = WORDS[language]
-    kind = [row for row in measured.rows.values() if bool(row.script) == script]
+    kind = [row for row in measured.rows.values() if (row.how == "script") == script]
     shown = [row for row in kind if any((s, row.id) in measured.pairs for s in stacks)]
     if not shown:
         return ""

@@ -22,14 +22,14 @@ from tests.lab import cells, envs, launch
 from tests.lab.envs import Stack
 from tests.matrix import judge, render, rows, scripts, store
 from tests.matrix.judge import Outcome
-from tests.matrix.rows import Row
 from tests.matrix.store import SIDES, Store
+from vlmpatch.tools.cases import Case
 from vlmpatch_lab.cell import Cell
 
 LAUNCH = {"VLMPATCH_LAB_GLOO": "1"}  # for frameworks that start DeepSpeed through accelerate
 LAB = store.ROOT / "vlmpatch_lab"
 BATCH = 20  # rows a process runs before its results are kept
-Runner = Callable[[Stack, Sequence[Row], str], dict[str, cells.Result]]
+Runner = Callable[[Stack, Sequence[Case], str], dict[str, cells.Result]]
 
 
 def main() -> int:
@@ -48,11 +48,11 @@ def main() -> int:
     results = Store()
     for stack in [stacks[name] for name in asked.stacks or stacks]:
         if not asked.judge:
-            run_stack(stack, [row for row in chosen if row.runs_on(stack)], results, fresh=asked.fresh)
+            run_stack(stack, [row for row in chosen if rows.runs_on(row, stack)], results, fresh=asked.fresh)
     return report(results)
 
 
-def run_stack(stack: Stack, wanted: Sequence[Row], results: Store, *, fresh: bool = False) -> None:
+def run_stack(stack: Stack, wanted: Sequence[Case], results: Store, *, fresh: bool = False) -> None:
     """Bring the rows of one stack up to date."""
     stale = {side: [row for row in wanted if fresh or _is_stale(results, stack, row, side)] for side in SIDES}
     if not any(stale.values()):
@@ -70,11 +70,11 @@ def run_stack(stack: Stack, wanted: Sequence[Row], results: Store, *, fresh: boo
             say(stack, f"{side}: {min(start + BATCH, len(todo))} done, {time.monotonic() - started:.0f} s")
 
 
-def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Outcome]]:
-    groups: dict[tuple[Runner, tuple[str, ...]], list[Row]] = {}
+def _run(stack: Stack, todo: Sequence[Case], side: str) -> Iterable[tuple[Case, Outcome]]:
+    groups: dict[tuple[Runner, tuple[str, ...]], list[Case]] = {}
     for row in todo:  # one process each
         without = row.without if side == "patched" else ()
-        groups.setdefault((_run_scripts if row.script else _run_cells, without), []).append(row)
+        groups.setdefault((_run_scripts if row.how == "script" else _run_cells, without), []).append(row)
     for (run, _), chosen in groups.items():
         try:
             done = run(stack, chosen, side)
@@ -85,7 +85,7 @@ def _run(stack: Stack, todo: Sequence[Row], side: str) -> Iterable[tuple[Row, Ou
             yield row, judge.outcome(done[row.id], row.patch)
 
 
-def _run_cells(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.Result]:
+def _run_cells(stack: Stack, todo: Sequence[Case], side: str) -> dict[str, cells.Result]:
     wanted = [row.cell for row in todo]
     out = envs.cache_root() / "matrix" / stack.folder.name
     models = launch.checkpoints(stack, {cell.kind for cell in wanted})
@@ -100,12 +100,12 @@ def _run_cells(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.
     return {row.id: done[row.cell.id] for row in todo}
 
 
-def _run_scripts(stack: Stack, todo: Sequence[Row], side: str) -> dict[str, cells.Result]:
+def _run_scripts(stack: Stack, todo: Sequence[Case], side: str) -> dict[str, cells.Result]:
     """Bare: with every patch but the row's."""
     wanted = {
-        row.id: dataclasses.replace(row.script, without=(row.patch,)) if side == "bare" else row.script
+        row.id: dataclasses.replace(script, without=(row.patch,)) if side == "bare" else script
         for row in todo
-        if row.script
+        if (script := rows.script(row))
     }
     done = scripts.run(
         stack, list(wanted.values()), envs.cache_root() / "matrix" / stack.folder.name / f"script-{side}"
@@ -120,12 +120,12 @@ def _holds(out: Path, reference: Cell, model: Path) -> bool:
     return len(recorded) == reference.ranks and min(recorded) > max(path.stat().st_mtime for path in depends)
 
 
-def _is_stale(results: Store, stack: Stack, row: Row, side: str) -> bool:
+def _is_stale(results: Store, stack: Stack, row: Case, side: str) -> bool:
     found = results.get(stack.name, row.id, side)
     return found is None or found.key != store.key(stack, row, side)
 
 
-def _stamped(stack: Stack, row: Row, side: str, found: Outcome) -> Outcome:
+def _stamped(stack: Stack, row: Case, side: str, found: Outcome) -> Outcome:
     today = datetime.date.today().isoformat()
     key = store.key(stack, row, side)
     revision = store.revision(row) if side == "patched" else ""
@@ -144,7 +144,7 @@ def report(results: Store) -> int:
         pairs = []
         for row in known.values():
             bare, patched = (results.get(name, row.id, side) for side in SIDES)
-            if bare is None or patched is None or not row.runs_on(stack):
+            if bare is None or patched is None or not rows.runs_on(row, stack):
                 continue
             entry = catalog.entries.get(row.patch)
             faults = judge.faults(row, entry, rows.versions(stack), bare, patched)

@@ -15,11 +15,11 @@ from tests.lab import envs, table
 from tests.lab.envs import Stack
 from tests.matrix import rows
 from tests.matrix.judge import KINDS, Outcome
-from tests.matrix.rows import Row
 from tests.standin.cells import Cell as Script
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.catalog.read import read
+from vlmpatch.tools.cases import Case
 from vlmpatch.tools.revision import Revisions
 from vlmpatch_lab.cell import Cell
 
@@ -128,11 +128,12 @@ def _wrong(side: str, outcome: str, *, twice: bool) -> str:
     return "the same row and side a second time" if twice else ""
 
 
-def key(stack: Stack, row: Row, side: str) -> str:
+def key(stack: Stack, row: Case, side: str) -> str:
     """What a result depends on: the pins, the row, and the patches in reach where any is in force."""
     parts: list[Any] = [PROTOCOL, stack.torch, sorted(stack.packages), sorted(stack.no_deps)]
-    parts.append(_fields(row.script or row.cell))
-    if row.script:
+    script = rows.script(row)
+    parts.append(_fields(script or row.cell))
+    if script:
         parts += [row.patch, patches(stack, script=True)]
     elif side == "patched":
         parts.append(patches(stack))
@@ -140,18 +141,18 @@ def key(stack: Stack, row: Row, side: str) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def is_current(stack: Stack, row: Row, bare: Outcome, patched: Outcome) -> bool:
+def is_current(stack: Stack, row: Case, bare: Outcome, patched: Outcome) -> bool:
     """Whether a pair is of the row, the pins and the row's patch as they are.
 
     What became of other patches does not count, but for a script: its bare run has them in force too.
     """
     same_patch = bool(patched.revision) and patched.revision == revision(row)
-    if same_patch and not row.script and patched.versions == rows.versions(stack):
+    if same_patch and row.how != "script" and patched.versions == rows.versions(stack):
         return bare.key == key(stack, row, "bare")
     return all(found.key == key(stack, row, side) for found, side in zip((bare, patched), SIDES, strict=True))
 
 
-def revision(row: Row) -> str:
+def revision(row: Case) -> str:
     """Of the row's patch, as it is now; nothing for a row without one."""
     entry = entries().entries.get(row.patch)
     return _revisions().of(entry.module) if entry else ""

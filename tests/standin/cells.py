@@ -1,10 +1,10 @@
-"""Which runs of the script show what, as data: the matrix, and what the script needs each patch for."""
+"""Runs of the script as data, and the sweep over engines, tunings and kinds of batch."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,7 +39,7 @@ class Cell:
     drop: tuple[str, ...] = ()  # taken from the command line
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> Cell:
+    def of(cls, row: Mapping[str, Any]) -> Cell:
         """From JSON or TOML, which have lists for tuples."""
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()}
         return cls(**values)
@@ -76,71 +76,6 @@ class Trial:
     @property
     def id(self) -> str:
         return f"{self.stack}:{self.cell.id}"
-
-
-@dataclass(frozen=True)
-class Need:
-    """What the script ends in, on these stacks, without a patch."""
-
-    patch: str
-    symptom: str
-    stacks: tuple[str, ...]
-    cell: Cell = Cell()
-    says: bool = True  # with the patch, one warning says what the script should say today
-
-    @property
-    def without(self) -> Cell:
-        return dataclasses.replace(self.cell, without=(self.patch,))
-
-
-FROM_4_50, FROM_5 = (TF457, TF523), (TF523,)
-# Of patches that are not the script's own: test_training.py and test_zero3.py have each on every stack.
-EVERYBODYS = (TF445, TF457) if FULL else (TF457,)
-ZERO3_LORA = Cell(engine="zero3")
-ZERO3_REENTRANT = Cell(engine="zero3", kwargs="reentrant")
-NEEDS = (
-    Need("minicpmv-lost-typing-names", "NameError: name 'List' is not defined", STACKS),
-    Need("minicpmv-init-arguments", "unexpected keyword argument 'init_vision'", STACKS),
-    Need("minicpmv-missing-post-init", "has no attribute 'all_tied_weights_keys'", FROM_5),
-    Need(
-        "input-grads-leaf",
-        "a view of a leaf Variable that requires grad is being used in an in-place operation",
-        FROM_5,
-        Cell(tuning="llm_frozen"),
-        says=False,
-    ),
-    Need("trainer-star-import-names", r"NameError: name '\w+' is not defined", FROM_4_50),
-    Need("trainer-tokenizer-argument", "unexpected keyword argument 'tokenizer'", FROM_5),
-    Need("trainer-use-apex", "has no attribute 'use_apex'", FROM_5),
-    Need("trainer-save-safetensors", "has no attribute 'save_safetensors'", FROM_5),
-    Need("trainer-training-step-signature", "takes 3 positional arguments but 4 were given", FROM_4_50),
-    Need("chat-template-dict", "RecursionError", FROM_5),
-    Need("training-arguments-local-rank", "the script saved no weights", FROM_5),
-    Need(
-        "checkpointing-kwargs-after-construction",
-        "use_reentrant=True was not heard",
-        FROM_5,
-        ZERO3_REENTRANT,
-    ),
-    Need("renamed-training-flags", "not used by the HfArgumentParser", FROM_4_50),
-    Need(
-        "deepspeed-no-warmup",
-        "warmup_num_steps must be a positive integer, got 0",
-        (TF457_NEW_DEEPSPEED,),
-        Cell(drop=("warmup_ratio",)),
-    ),
-    Need("trainer-zero3-last-save", "was called on rank 0 and not on rank 1", STACKS, ZERO3_LORA),
-    Need(
-        "gradient-checkpointing-default",
-        "has already been reduced",
-        EVERYBODYS,
-        Cell(kwargs="none"),
-        says=False,
-    ),
-    Need("zero3-recompute-release", "Recomputed values", EVERYBODYS, ZERO3_LORA, says=False),
-    Need("zero3-repeated-reduction", "^AssertionError: $", (*EVERYBODYS, TF523), ZERO3_REENTRANT, says=False),
-    Need("zero3-modules-to-save", "has no attribute 'ds_grads_remaining'", (TF457,), ZERO3_LORA, says=False),
-)
 
 
 def matrix(stack: str) -> list[Cell]:

@@ -121,7 +121,15 @@ def main() -> int:
             chosen = random.Random(module).sample(chosen, min(asked.sample, len(chosen)))
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            for part in ("vlmpatch", "patches", "failures", "tests/unit", "tests/trust", "tests/lab"):
+            for part in (
+                "vlmpatch",
+                "patches",
+                "failures",
+                "cases",
+                "tests/unit",
+                "tests/trust",
+                "tests/lab",
+            ):
                 shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
             for part in ("compat.toml", "pyproject.toml", "tests/conftest.py", "tests/__init__.py"):
                 shutil.copy(ROOT / part, folder / part)

@@ -6,41 +6,76 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e import alone, test_minicpmv
-from tests.e2e.alone import PROOFS, Proof
+from tests.e2e import alone
+from tests.e2e.alone import Proof
 from tests.lab import envs
-from tests.matrix import rows
-from tests.standin.cells import NEEDS, Trial
+from tests.matrix import judge, rows
+from tests.matrix.judge import Outcome
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
+from vlmpatch.tools.cases import RUNS, Case
 
 ENTRIES = read(default_path()).entries
 STACKS = envs.read_stacks()
+PROOFS = alone.proofs()
+SHOWN = Case("a", patch="p", fails="error: boom", proof=("s",))
 
 
-def by_the_script() -> Iterator[str]:
-    """Patches that a run of MiniCPM-V's script lacks, in a test that sees it fail."""
-    yield from (need.patch for need in NEEDS)
-    for test in vars(test_minicpmv).values():
-        for mark in getattr(test, "pytestmark", ()):
-            for trial in mark.args[1] if mark.name == "parametrize" else ():
-                yield from trial.cell.without if isinstance(trial, Trial) else ()
+def lacking(patch: str) -> Iterator[str]:
+    """What a patch lacks to be proven."""
+    own = [case for case in rows.every().values() if case.patch == patch]
+    file = f"cases/{ENTRIES[patch].module.partition('.')[0]}.toml"
+    if not own:
+        yield f'{patch}: {file}: a [[case]] with patch = "{patch}"'
+    if not any(case.proof for case in own):
+        yield f"{patch}: {file}: proof = [a stack of tests/stacks/] in the case that it alone decides"
+    for stack in dict.fromkeys(stack for case in own for stack in (*case.proof, *case.slow)):
+        if stack not in STACKS:
+            yield f"{patch}: {file}: proof names {stack}, which is no stack of tests/stacks/"
+        elif not rows.holds(ENTRIES[patch].requires, rows.versions(STACKS[stack])):
+            yield f"{patch}: {file}: proof names {stack}, where the gate is closed"
 
 
 def test_every_patch_is_proven_alone() -> None:
-    proven = {*(proof.patch for proof in PROOFS), *by_the_script()}
-    assert sorted(ENTRIES.keys() - proven) == []
-    assert sorted(proven - ENTRIES.keys()) == []
+    assert [line for patch in ENTRIES for line in lacking(patch)] == []
 
 
-@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: proof.id)
-def test_a_proof_runs_where_the_gate_is_open(proof: Proof) -> None:
-    assert proof.how in alone.HOW
-    assert rows.holds(ENTRIES[proof.patch].requires, rows.versions(STACKS[proof.stack]))
-    assert not alone.fits(proof.without, alone.RIGHT)
+def test_every_kind_of_run_can_be_performed() -> None:
+    assert set(alone.HOW) == set(RUNS)
 
 
-def test_a_patch_is_named_once() -> None:
-    patches = [proof.patch for proof in PROOFS]
+def test_a_patch_is_proven_once_beside_what_the_script_needs() -> None:
+    patches = [proof.patch for proof in PROOFS if proof.case.how != "script"]
     assert len(patches) == len(set(patches))
     assert alone.LEAST in patches
+    assert len({proof.id + proof.case.id for proof in PROOFS}) == len(PROOFS)
+
+
+@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: f"{proof.id}:{proof.case.id}")
+def test_a_run_cannot_end_as_it_should_both_ways(proof: Proof) -> None:
+    case = proof.case
+    for ending in (alone.RIGHT, Outcome("error", "another"), Outcome("error", "x", warned=case.warns)):
+        assert not (alone.with_all(case, ending) and alone.without(case, ending))
+
+
+def test_how_a_proof_is_judged() -> None:
+    boom = Outcome("error", "RuntimeError: boom")
+    assert alone.with_all(SHOWN, alone.RIGHT)
+    assert alone.without(SHOWN, boom)
+    assert not alone.with_all(SHOWN, boom)
+    assert not alone.without(SHOWN, alone.RIGHT)
+    assert not alone.without(SHOWN, Outcome("error", "out of memory"))
+    assert not alone.without(SHOWN, Outcome("missing", "boom"))
+    told = Case("a", patch="p", fails="error: boom", ends="error: with its cause")
+    assert alone.with_all(told, Outcome("error", "boom, with its cause"))
+    assert not alone.with_all(told, alone.RIGHT)
+    warned = Outcome("error", "boom", warned="vlmpatch [p]: it stands")
+    choice = Case("a", patch="p", fails="error: boom", warns="it stands")
+    assert (alone.with_all(choice, warned), alone.without(choice, warned)) == (True, False)
+    assert (alone.with_all(choice, boom), alone.without(choice, boom)) == (False, True)
+
+
+def test_what_ends_a_proof_first_is_what_the_case_says() -> None:
+    by_itself = Case("a", patch="p", fails="error", lacking="error: boom")
+    assert not alone.without(by_itself, Outcome("error", "another"))
+    assert judge.fits(by_itself.fails, Outcome("error", "another"))

@@ -49,5 +49,14 @@ def test_what_has_no_chinese_is_listed(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "failures" / "disk.toml").write_text(
         'id = "disk"\norder = 1\nforeign = true\ntitle = "Full"\ncause = "It is."\ncause_zh = "是"\n'
     )
+    (tmp_path / "cases").mkdir()
+    (tmp_path / "cases" / "torch.toml").write_text(
+        '[[case]]\nid = "three"\ncell = {}\nen = "DDP"\n'
+        '[[case]]\nid = "four"\ncell = {}\nen = "two"\nzh = "二"'
+    )
     monkeypatch.setattr(untranslated, "default_path", lambda: str(tmp_path / "compat.toml"))
-    assert untranslated.owed() == ["compat.toml, one: summary", "failures/, disk: title"]
+    assert untranslated.owed() == [
+        "compat.toml, one: summary",
+        "failures/, disk: title",
+        "cases/, three: en",
+    ]

@@ -14,10 +14,9 @@ from tests.lab import envs
 from tests.lab.cells import Result
 from tests.matrix import bisect, drift, judge, render, rows, store
 from tests.matrix.judge import Outcome
-from tests.matrix.rows import Row
 from tests.matrix.store import Store
-from tests.standin.cells import Cell as Script
 from vlmpatch.catalog.model import Entry
+from vlmpatch.tools.cases import Case
 from vlmpatch.tools.doctor import verified
 from vlmpatch_lab.cell import Cell
 
@@ -43,10 +42,10 @@ RESULT = Result(
 )
 
 
-def row(**changes: Any) -> Row:
+def row(**changes: Any) -> Case:
     given: dict[str, Any] = {"id": "r", "failures": ("F3",), "en": "", "zh": "", "cell": Cell()}
     given |= {"patch": ENTRY.id, "fails": "error: ready only once"}
-    return Row(**{**given, **changes})
+    return Case(**{**given, **changes})
 
 
 def faults(bare: Outcome, patched: Outcome, entry: Entry | None = ENTRY, **changes: Any) -> str:
@@ -151,7 +150,7 @@ def test_what_is_switched_off_makes_the_patched_side_stale_alone() -> None:
 
 
 def test_a_scripts_results_depend_on_the_other_patches_too() -> None:
-    script = row(cell=Cell(), script=Script(), patch="minicpmv-init-arguments")
+    script = row(how="script", patch="minicpmv-init-arguments")
     assert store.key(STACK, script, "bare") != store.key(STACK, row(), "patched")
     assert "minicpmv-init-arguments" in store.patches(STACK, script=True)
     assert "trl-forced-reentrant" not in store.patches(STACK, script=True)
@@ -165,7 +164,7 @@ def test_only_patches_in_reach_make_the_patched_side_stale() -> None:
     assert "trainer-use-apex" not in reach  # its target is the user's own script
 
 
-def measured_today(row: Row) -> tuple[Outcome, Outcome]:
+def measured_today(row: Case) -> tuple[Outcome, Outcome]:
     pins = rows.versions(STACK)
     bare = dataclasses.replace(FAILED, key=store.key(STACK, row, "bare"), versions=pins)
     return bare, dataclasses.replace(
@@ -192,7 +191,7 @@ def test_so_do_other_pins_and_another_cell() -> None:
 
 
 def test_a_row_without_a_patch_and_a_script_depend_on_every_patch() -> None:
-    for other in (row(patch="", fails=""), row(script=Script(), patch="minicpmv-init-arguments")):
+    for other in (row(patch="", fails=""), row(how="script", patch="minicpmv-init-arguments")):
         bare, patched = measured_today(other)
         assert not store.is_current(STACK, other, bare, patched)
         fresh = dataclasses.replace(patched, key=store.key(STACK, other, "patched"))
@@ -218,12 +217,12 @@ def test_rows_name_patches_and_models_that_exist() -> None:
     known = rows.read()
     assert {r.patch for r in known.values()} - {""} <= store.entries().entries.keys()
     assert {name for r in known.values() for name in r.without} <= store.entries().entries.keys()
-    assert {r.cell.kind for r in known.values() if not r.script} <= {*KINDS, *ZOO}
-    assert all(any(r.runs_on(stack) for stack in STACKS.values()) for r in known.values())
+    assert {r.cell.kind for r in known.values() if r.how != "script"} <= {*KINDS, *ZOO}
+    assert all(any(rows.runs_on(r, stack) for stack in STACKS.values()) for r in known.values())
 
 
 def test_zero_does_not_run_where_gloo_cannot() -> None:
-    ids = {r.id for r in rows.read().values() if r.runs_on(STACKS["torch212"])}
+    ids = {r.id for r in rows.read().values() if rows.runs_on(r, STACKS["torch212"])}
     assert "ddp-unused" in ids
     assert not ids & {"zero2-two-forwards", "zero3-lora", "script-typing-names"}
 

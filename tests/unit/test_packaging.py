@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.matrix import rows
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = (
     "import os, vlmpatch, vlmpatch.catalog.read as c, vlmpatch.catalog.location as i\n"
@@ -18,6 +20,10 @@ PROBE = (
     "assert len(vlmpatch.status()) == len(c.read(i.default_path()).entries) > 5\n"
     "assert os.path.isfile(os.path.join(os.path.dirname(vlmpatch.__file__), 'inject', 'sitecustomize.py'))\n"
     "print(os.path.realpath(p.__file__))\n"
+)
+COUNT = (
+    "import vlmpatch.catalog.read as c, vlmpatch.catalog.location as i, vlmpatch.tools.cases as s\n"
+    "print(len(s.read(c.read(i.default_path())).known))\n"
 )
 
 
@@ -40,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tracked kind of files, copied: building must not write into the checkout."""
     folder = tmp_path_factory.mktemp("source") / "vlmpatch"
     folder.mkdir()
-    for name in ("vlmpatch", "vlmpatch_lab", "patches", "failures", "data"):
+    for name in ("vlmpatch", "vlmpatch_lab", "patches", "failures", "cases", "data"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("compat.toml", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, folder / name)
@@ -69,6 +75,7 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     assert "torch-checkpoint-default" in run(python, "-m", "vlmpatch", "list", cwd=tmp_path)
     assert "zero3-recompute-release" in run(python, "-m", "vlmpatch", "explain", "F4", cwd=tmp_path)
     assert run(python, "-m", "vlmpatch", "explain", "l05", cwd=tmp_path).startswith("L05 · ")
+    assert int(run(python, "-c", COUNT, cwd=tmp_path)) == len(rows.every())
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
     of_rich = {"rich", "markdown-it-py", "mdurl", "pygments", "typing-extensions"}

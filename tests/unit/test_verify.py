@@ -10,26 +10,26 @@ import pytest
 from tests.conftest import World
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
-from vlmpatch.tools import verify
+from vlmpatch.tools import cases, verify
+from vlmpatch.tools.cases import Case
 from vlmpatch.tools.run import INJECT
-from vlmpatch.tools.verify import Ending, Row, Verdict
+from vlmpatch.tools.verify import Ending, Verdict
 from vlmpatch.tools.view.language import Words
 from vlmpatch_lab.cell import Cell
 
 ENGLISH, CHINESE = Words("en"), Words("zh")
 
 
-def row(patch: str, **fields: Any) -> Row:
-    plain = Row("a-row", patch, ("a run", "一次运行"), Cell(engine="none", tuning="full"), "error: x", "", {})
-    return plain._replace(**fields)
+def case(patch: str, **fields: Any) -> Case:
+    plain = {"id": "a-case", "cell": Cell(engine="none", tuning="full"), "fails": "error: x"}
+    return Case(**{**plain, "patch": patch, "en": "a run", "zh": "一次运行", **fields})
 
 
-def test_every_row_that_needs_no_framework_is_read() -> None:
-    rows = verify.read_rows()
-    patches = set(read(default_path()).entries)
-    assert {"gradient-checkpointing-default", "zero3-recompute-release"} <= {row.patch for row in rows}
-    assert {row.patch for row in rows} <= patches
-    assert all(row.cell.kind in verify.KINDS and not row.cell.trainer for row in rows)
+def test_every_case_that_needs_no_framework_is_suitable() -> None:
+    known = cases.read(read(default_path())).known.values()
+    found = [case for case in known if verify.is_suitable(case)]
+    assert {"gradient-checkpointing-default", "zero3-recompute-release"} <= {case.patch for case in found}
+    assert all(case.cell.kind in verify.KINDS and not case.cell.trainer for case in found)
 
 
 def test_one_run_a_patch_and_the_one_that_is_known_to_fail_here(world: World) -> None:
@@ -38,16 +38,16 @@ def test_one_run_a_patch_and_the_one_that_is_known_to_fail_here(world: World) ->
     other = world.patch("target2", '{ fakelib = ">=2" }')
     alone = world.patch("target3", '{ fakelib = ">=1" }')
     known = world.catalog()
-    rows = [
-        row(wanted, id="spared", where={"fakelib": ">=2"}),
-        row(wanted, id="fails", where={"fakelib": "<2"}),
+    suitable = [
+        case(wanted, id="spared", where={"fakelib": ">=2"}),
+        case(wanted, id="fails", where={"fakelib": "<2"}),
     ]
     entries = list(known.entries.values())
-    chosen, without = verify.choose(entries, known, rows, thorough=False, device="cpu")
-    assert [row.id for row in chosen] == ["fails"]
+    chosen, without = verify.choose(entries, known, suitable, thorough=False, device="cpu")
+    assert [each.id for each in chosen] == ["fails"]
     assert {(entry.id, why) for entry, why in without} == {(other, "not needed"), (alone, "no run")}
-    every, _ = verify.choose(entries, known, rows, thorough=True, device="cpu")
-    assert [row.id for row in every] == ["fails", "spared"]
+    every, _ = verify.choose(entries, known, suitable, thorough=True, device="cpu")
+    assert [each.id for each in every] == ["fails", "spared"]
 
 
 def test_what_would_hide_a_bug_is_off_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,9 +60,9 @@ def test_what_would_hide_a_bug_is_off_in_a_process_of_its_own(monkeypatch: pytes
         return {}
 
     monkeypatch.setattr(verify, "run_side", run_side)
-    hidden = row("one", cell=Cell(engine="zero2"), without=("other",))
-    verdicts = verify.try_rows([hidden, row("two"), row("three")], "cpu", ENGLISH)
-    assert [verdict.row.patch for verdict in verdicts] == ["one", "two", "three"]
+    hidden = case("one", cell=Cell(engine="zero2"), without=("other",))
+    verdicts = verify.try_cases([hidden, case("two"), case("three")], "cpu", ENGLISH)
+    assert [verdict.case.patch for verdict in verdicts] == ["one", "two", "three"]
     assert sides.pop("bare")[1] == ()
     assert sides == {"patched0": (["zero2"], ("other",)), "patched1": (["none"], ())}
 
@@ -71,8 +71,8 @@ def test_what_is_not_installed_is_not_run(world: World) -> None:
     patch = world.patch("target", "{ fakelib = '>=1' }")
     world.distribution("fakelib", "1.5")
     known = world.catalog()
-    rows = [row(patch, cell=Cell(engine="zero3"))]
-    _, without = verify.choose(list(known.entries.values()), known, rows, thorough=False, device="cpu")
+    suitable = [case(patch, cell=Cell(engine="zero3"))]
+    _, without = verify.choose(list(known.entries.values()), known, suitable, thorough=False, device="cpu")
     assert [why for _, why in without] == ["no run"]
 
 
@@ -121,32 +121,32 @@ def test_a_run_that_never_came_back_is_said() -> None:
 
 
 def test_a_choice_of_the_users_is_sound_when_it_was_warned_of() -> None:
-    warned = row("a-patch", warns="it stands")
+    warned = case("a-patch", warns="it stands")
     failed = Ending("error", "RuntimeError")
     assert Verdict(warned, failed, failed._replace(log="vlmpatch: it stands")).sound
     assert not Verdict(warned, failed, failed).sound
-    assert not Verdict(row("a-patch"), failed, failed).sound
+    assert not Verdict(case("a-patch"), failed, failed).sound
 
 
 def test_what_the_machine_itself_cannot_run_is_no_verdict() -> None:
     gloo = Ending("error", "RuntimeError: no support for _allgather_base")
-    verdict = Verdict(row("a-patch", fails="error: AssertionError"), gloo, gloo)
+    verdict = Verdict(case("a-patch", fails="error: AssertionError"), gloo, gloo)
     assert not verdict.tried
     text = " ".join(verify.view([verdict], [], ENGLISH, "cpu", 1.0).text().split())
     assert "0 of 0 runs" in text
     assert "this machine cannot run it" in text
     aborted = Ending("error", "ended with exit code -6; see rank1.log")
     lacking = Ending("error", "RuntimeError: no support for _allgather_base in Gloo process group")
-    assert not Verdict(row("a-patch", fails="error: ALLREDUCE"), aborted, lacking).tried
-    assert Verdict(row("a-patch", fails="error: ALLREDUCE"), lacking, aborted).tried
+    assert not Verdict(case("a-patch", fails="error: ALLREDUCE"), aborted, lacking).tried
+    assert Verdict(case("a-patch", fails="error: ALLREDUCE"), lacking, aborted).tried
     its_own = Ending("error", "AssertionError: twice")
-    assert Verdict(row("a-patch", fails="error: AssertionError"), its_own, its_own).tried
+    assert Verdict(case("a-patch", fails="error: AssertionError"), its_own, its_own).tried
 
 
 def test_the_table_in_both_languages(world: World) -> None:
-    bad = Verdict(row("a-patch"), Ending("error", "RuntimeError: x"), Ending("missing", "3"))
+    bad = Verdict(case("a-patch"), Ending("error", "RuntimeError: x"), Ending("missing", "3"))
     cost = {"seconds": 0.01, "calls": 7, "elements": 9}
-    good = Verdict(row("b-patch"), Ending("right", "0e+00", cost), Ending("right", "0e+00", cost))
+    good = Verdict(case("b-patch"), Ending("right", "0e+00", cost), Ending("right", "0e+00", cost))
     english = verify.view([bad, good], [], ENGLISH, "cpu", 12.0).text()
     assert "NO" in english
     assert "1 of 2 runs" in english

@@ -5,7 +5,7 @@ vlmpatch and with it. Every gradient of both is held against the same samples in
 engine and without checkpointing. The models are made from their configuration; nothing is downloaded,
 and nothing is left: all that is written goes to one temporary folder.
 
-What runs is said by ``vlmpatch_lab/rows.toml``, the rows of the project's own matrix.
+What runs is said by ``cases/``: cases of the project's own matrix that need no framework and no script.
 """
 
 from __future__ import annotations
@@ -28,17 +28,13 @@ import vlmpatch_lab
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.gate import versions
 from vlmpatch.gate.verdict import by_version
+from vlmpatch.tools import cases
+from vlmpatch.tools.cases import Case
 from vlmpatch.tools.run import INJECT
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 from vlmpatch_lab.cell import WORLD, Cell, write_cells
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROWS = Path(vlmpatch_lab.__file__).with_name("rows.toml")
 KINDS = ("qwen2_vl", "qwen2_5_vl")  # what vlmpatch_lab.models makes
 STEPS = 2
 TOLERANCE = {"cpu": 1e-5, "cuda": 5e-2}  # relative; bfloat16 on a GPU
@@ -46,23 +42,6 @@ LIMIT = 180.0  # seconds without a word from a process until it counts as stuck
 NEEDS = {"zero": "deepspeed", "fsdp": "torch", "lora": "peft"}
 # torch's own words where a backend lacks a collective: gloo of torch 2.1 has none of those ZeRO needs.
 _LACKING = re.compile(r"no support for \w+ in \w+ process")
-
-
-class Row(NamedTuple):
-    """One run that shows the bug of one patch; the fields are those of ``rows.toml``."""
-
-    id: str
-    patch: str
-    text: tuple[str, str]  # English and Chinese
-    cell: Cell
-    fails: str
-    warns: str
-    where: Mapping[str, str]
-    without: tuple[str, ...] = ()  # patches that would hide this one's bug
-
-    def expected(self) -> bool:
-        """Whether the bare run is known to fail with the versions installed here."""
-        return all(_inside(name, specifier) for name, specifier in self.where.items())
 
 
 class Ending(NamedTuple):
@@ -76,9 +55,9 @@ class Ending(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A row's two runs, and what they say of its patch."""
+    """A case's two runs, and what they say of its patch."""
 
-    row: Row
+    case: Case
     bare: Ending
     patched: Ending
 
@@ -88,7 +67,7 @@ class Verdict(NamedTuple):
 
         Where bare ranks do not come as far, it is enough that the limit stopped those with the patch.
         """
-        kind, _, pattern = self.row.fails.partition(": ")
+        kind, _, pattern = self.case.fails.partition(": ")
         known = kind == "error" and re.search(pattern, self.bare.detail) is not None
         both = (
             self.bare.outcome == self.patched.outcome == "error" and self.bare.detail == self.patched.detail
@@ -99,8 +78,8 @@ class Verdict(NamedTuple):
     @property
     def sound(self) -> bool:
         """Whether the patch keeps its promise here."""
-        if self.row.warns and self.row.expected():
-            return self.row.warns in self.patched.log
+        if self.case.warns and expected(self.case):
+            return self.case.warns in self.patched.log
         return self.patched.outcome == "right"
 
 
@@ -129,9 +108,13 @@ def verify(catalog: Catalog, words: Words, only: Sequence[str] = (), device: str
         return 1
     device = device or default_device()
     entries = [entry for entry in catalog.entries.values() if not only or entry.id in only]
-    rows, without = choose(entries, catalog, read_rows(), thorough=bool(only), device=device)
+    found = cases.read(catalog)
+    for problem in found.problems:
+        print(problem, file=sys.stderr)
+    suitable = [case for case in found.known.values() if is_suitable(case)]
+    chosen, without = choose(entries, catalog, suitable, thorough=bool(only), device=device)
     started = time.monotonic()
-    verdicts = try_rows(rows, device, words) if rows else []
+    verdicts = try_cases(chosen, device, words) if chosen else []
     page = view(verdicts, without, words, device, time.monotonic() - started)
     page.show(sys.stdout)
     tried = [verdict for verdict in verdicts if verdict.tried]
@@ -150,38 +133,34 @@ def default_device() -> str:
 # --- what to run --------------------------------------------------------------------------------
 
 
-def read_rows(path: Path = ROWS) -> list[Row]:
-    """The rows that need neither a framework nor somebody's script."""
-    with open(path, "rb") as handle:
-        data = tomllib.load(handle)
-    found = []
-    for entry in data["row"]:
-        cell = Cell(**entry.get("cell", {}))
-        ours = "patch" in entry and "script" not in entry and "framework" not in entry and not cell.trainer
-        if ours and cell.kind in KINDS and all(_inside(*pair) for pair in entry.get("only", {}).items()):
-            hiding = tuple(entry.get("without", ()))
-            shared = (entry["fails"], entry.get("warns", ""), entry.get("where", {}), hiding)
-            found.append(Row(entry["id"], entry["patch"], (entry["en"], entry["zh"]), cell, *shared))
-    return found
+def is_suitable(case: Case) -> bool:
+    """Whether a case of the matrix can run here, with neither a framework nor a script of the user's."""
+    plain = case.matrix and case.how == "cell" and not case.framework and not case.cell.trainer
+    return plain and bool(case.patch) and case.cell.kind in KINDS and _holds(case.only)
+
+
+def expected(case: Case) -> bool:
+    """Whether the bare run is known to fail with the versions installed here."""
+    return _holds(case.where)
 
 
 def choose(
-    entries: Sequence[Entry], catalog: Catalog, rows: Sequence[Row], *, thorough: bool, device: str
-) -> tuple[list[Row], list[tuple[Entry, str]]]:
-    """The rows to run, and the patches that none is run for, with the reason (one of ``view``'s)."""
-    chosen: list[Row] = []
+    entries: Sequence[Entry], catalog: Catalog, suitable: Sequence[Case], *, thorough: bool, device: str
+) -> tuple[list[Case], list[tuple[Entry, str]]]:
+    """The cases to run, and the patches that none is run for, with the reason (one of ``view``'s)."""
+    chosen: list[Case] = []
     without = []
     for entry in entries:
         if not by_version(entry, catalog.modules).needed:
             without.append((entry, "not needed"))
             continue
-        own = [row for row in rows if row.patch == entry.id and _can_run(row.cell)]
+        own = [case for case in suitable if case.patch == entry.id and _can_run(case.cell)]
         # One that is known to fail here says more than one that is not.
-        own.sort(key=lambda row: not row.expected())
+        own.sort(key=lambda case: not expected(case))
         if not own:
             without.append((entry, "no run"))
         chosen += own if thorough else own[:1]
-    return [row._replace(cell=prepared(row.cell, device)) for row in chosen], without
+    return [dataclasses.replace(case, cell=prepared(case.cell, device)) for case in chosen], without
 
 
 def prepared(cell: Cell, device: str) -> Cell:
@@ -197,6 +176,10 @@ def _can_run(cell: Cell) -> bool:
     return all(versions.installed(package, package).version for package in needed)
 
 
+def _holds(ranges: Mapping[str, str]) -> bool:
+    return all(_inside(name, specifier) for name, specifier in ranges.items())
+
+
 def _inside(name: str, specifier: str) -> bool:
     found = versions.installed(name, name.replace("-", "_")).version
     return found is not None and versions.satisfies(found, specifier)
@@ -205,23 +188,25 @@ def _inside(name: str, specifier: str) -> bool:
 # --- running ------------------------------------------------------------------------------------
 
 
-def try_rows(rows: Sequence[Row], device: str, words: Words) -> list[Verdict]:
-    """Run every row bare and patched; all of a side share one import of what is installed."""
-    cells = list(dict.fromkeys(row.cell for row in rows))
+def try_cases(chosen: Sequence[Case], device: str, words: Words) -> list[Verdict]:
+    """Run every case bare and patched; all of a side share one import of what is installed."""
+    cells = list(dict.fromkeys(case.cell for case in chosen))
     measures = list(dict.fromkeys(cell.reference for cell in cells))
     with tempfile.TemporaryDirectory(prefix="vlmpatch-verify-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         progress = Progress(len(measures) + 2 * len(cells), words)
         bare = run_side(folder, "bare", [*measures, *cells], progress)
         patched = {}
-        for number, without in enumerate(dict.fromkeys(row.without for row in rows)):
-            own = list(dict.fromkeys(row.cell for row in rows if row.without == without))
+        for number, without in enumerate(dict.fromkeys(case.without for case in chosen)):
+            own = list(dict.fromkeys(case.cell for case in chosen if case.without == without))
             patched[without] = run_side(folder, f"patched{number}", own, progress, without)
         progress.end()
         tolerance = TOLERANCE[device]
         return [
-            Verdict(row, judge(bare, row.cell, tolerance), judge(patched[row.without], row.cell, tolerance))
-            for row in rows
+            Verdict(
+                case, judge(bare, case.cell, tolerance), judge(patched[case.without], case.cell, tolerance)
+            )
+            for case in chosen
         ]
 
 
@@ -432,8 +417,8 @@ def view(
     for verdict in verdicts:
         page.add()
         mark, style = ("ok", "good") if verdict.sound else ("NO", "bad") if verdict.tried else ("--", "warn")
-        page.add(verdict.row.patch, style=style, label=mark)
-        page.add(words.pick(verdict.row.text), label=words("run"))
+        page.add(verdict.case.patch, style=style, label=mark)
+        page.add(words.pick((verdict.case.en, verdict.case.zh)), label=words("run"))
         page.add(said(verdict.bare, words), label=words("without"))
         page.add(said(verdict.patched, words) + _remark(verdict, words), label=words("with"))
         if costs := _costs(verdict, words):
@@ -473,7 +458,7 @@ def said(found: Ending, words: Words) -> str:
 
 
 def _remark(verdict: Verdict, words: Words) -> str:
-    if verdict.row.warns and verdict.sound:
+    if verdict.case.warns and verdict.sound:
         return "; " + words("you said so in so many words, so it stands, with a warning")
     if not verdict.tried:
         return "; " + words("this machine cannot run it, with vlmpatch or without")
