@@ -24,8 +24,8 @@ from vlmpatch.api import Argument, Code, Patch
 
 from .._shared.blank_image import add_nothing
 from .._shared.distributed import largest, world
-from .._shared.gather_groups import waiting_groups
 from .._shared.minicpmv import NOT_THE_MODEL, model_class, model_name
+from .._shared.training_group import waiting_groups
 
 DATA = Argument(0, "data")
 _PATCHES = 2  # a side of the blank image

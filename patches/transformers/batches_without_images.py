@@ -11,7 +11,7 @@ Every transformers; no model of it does more than skip.
 
 The change, for every model whose forward calls ``get_image_features`` (or, before it existed, Qwen2-VL's
 ``visual``, or the ``vision_tower`` and ``multi_modal_projector`` of LLaVA's kin) after its text embedding:
-where a batch has no image, several ranks train together and one would wait, the tower runs on the
+where a batch has no image and other ranks that train this model would wait, the tower runs on the
 smallest blank image the model accepts, right after the text embedding as it does with an image, because
 ranks have to call their modules in one order. Its output is tied to the text embeddings in a way that passes
 zeros back and adds no number, so that a NaN adds nothing either.
@@ -21,8 +21,9 @@ and run with a blank image they would add something. Under ZeRO-3 and FSDP, wher
 each other for ever, the rank without an image ends with an error that says so; that costs the same small
 all-reduce.
 
-Left alone: one process; a batch with images; embeddings made by the caller, who has run the tower; a
-``vision_tower`` in code of others, who may run it on every rank themselves; DDP with
+Left alone: one process; a model that no DDP, FSDP or DeepSpeed engine wraps, whose rank trains by itself, as
+in an ensemble; a window of DDP's ``no_sync``; a batch with images; embeddings made by the caller, who has run
+the tower; a ``vision_tower`` in code of others, who may run it on every rank themselves; DDP with
 ``find_unused_parameters=True``, which needs no help unless nothing but the tower or the projector is trained
 (it waits for the first gradient, and a text has none); a tower without trainable weights, unless its weights
 are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models).
@@ -39,7 +40,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -50,7 +50,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 from .._shared.blank_image import add_nothing, blank_inputs, features
 from .._shared.compiling import compiling
 from .._shared.distributed import largest, world
-from .._shared.gather_groups import waiting_groups
+from .._shared.training_group import reduced_together, running_ddp, waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
@@ -256,7 +256,7 @@ def _missing(path: Path, model: Any, args: tuple[Any, ...], kwargs: dict[str, An
         return 0
     groups = waiting_groups(_image_side(model))
     if not groups:
-        alone = own or encoded or not _trained(model)
+        alone = own or encoded or not reduced_together(_image_side(model))
         return int(training and not alone and not _left_to_ddp(model))
     if training and len(path.pixels) == 1:
         return 1
@@ -267,25 +267,14 @@ def _holds(encoded: Any) -> bool:
     return encoded is not None and (not isinstance(encoded, dict) or bool(encoded))
 
 
-def _trained(model: Any) -> bool:
-    return any(p.requires_grad for module in _image_side(model) for p in module.parameters())
-
-
 def _left_to_ddp(model: Any) -> bool:
     """Whether DDP passes over what a batch did not use: it does so as the first gradient arrives."""
-    ddp = finding_unused()
-    if ddp is None:
+    side = [p for module in _image_side(model) for p in module.parameters()]
+    ddp = running_ddp(side)
+    if ddp is None or ddp.static_graph or not ddp.find_unused_parameters:
         return False
-    side = {id(p) for module in _image_side(model) for p in module.parameters()}
-    return any(p.requires_grad and id(p) not in side for p in ddp.module.parameters())
-
-
-def finding_unused() -> Any:
-    """The DDP whose forward runs, if it looks for unused parameters itself."""
-    parallel = sys.modules.get("torch.nn.parallel.distributed")
-    cls = getattr(parallel, "DistributedDataParallel", None)
-    ddp = getattr(cls, "_active_ddp_module", None)
-    return ddp if ddp is not None and ddp.find_unused_parameters and not ddp.static_graph else None
+    known = {id(p) for p in side}
+    return any(p.requires_grad and id(p) not in known for p in ddp.module.parameters())
 
 
 def _image_side(model: Any) -> list[Any]:

@@ -182,9 +182,12 @@ def test_what_ddp_passes_over_by_itself(
     text = Part(embedding=Part(weight=0), layer=Part(weight=language))
     model = Part(tower=Part(weight=0), projector=Part(weight=projector), language=text)
     whole = Part(model=model, lm_head=Part(weight=head))
-    monkeypatch.setattr(batches, "finding_unused", lambda: SimpleNamespace(module=whole))
+    ddp = SimpleNamespace(module=whole, static_graph=False, find_unused_parameters=True)
+    monkeypatch.setattr(batches, "running_ddp", lambda parameters: ddp)
     assert batches._left_to_ddp(model) is left
-    monkeypatch.setattr(batches, "finding_unused", lambda: None)
+    ddp.find_unused_parameters = False
+    assert not batches._left_to_ddp(model)
+    monkeypatch.setattr(batches, "running_ddp", lambda parameters: None)
     assert not batches._left_to_ddp(model)
 
 

@@ -1,0 +1,114 @@
+"""Which ranks train a model together, and what they wait for each other for.
+
+That a job has several processes says nothing: each may train a model of its own (an ensemble, local SGD), or
+average gradients by hand. What says that they train together is a wrapper of this very model, found by what
+it leaves on the model's parameters, or that its forward runs: DistributedDataParallel, FSDP, a DeepSpeed
+engine. A model without one is its own rank's business.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+
+def waiting_groups(modules: Iterable[Any]) -> list[Any]:
+    """The process groups whose ranks gather the weights of ``modules`` together; empty where none do.
+
+    ZeRO-3 gathers in the forward of each module, unless its hooks were taken off (TRL generates with the
+    whole model gathered, and then each rank goes its own way). FSDP gathers in the forward of each module
+    it was told to wrap; what belongs to the root only is gathered before any of it. A parameter that is
+    split for tensor parallelism alone is gathered by nobody.
+    """
+    for module in modules:
+        flattened = split = False
+        for parameter in module.parameters():
+            if hasattr(parameter, "ds_process_group"):
+                groups = [parameter.ds_process_group] if _deepspeed_hooks(module) else []
+                return _of_several(groups)
+            split = split or hasattr(parameter, "device_mesh")
+            flattened = flattened or hasattr(parameter, "_fsdp_flattened")
+        if split and (groups := _fully_shard_groups(module)):
+            return _of_several(groups)
+        if flattened and (group := _fsdp_group(module)) is not None:
+            return _of_several([group])
+    return []
+
+
+def reduced_together(modules: Iterable[Any]) -> bool:
+    """Whether other ranks wait for gradients of ``modules``, in whose forward we are, to reduce them."""
+    parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
+    if not parameters:
+        return False
+    by_zero = next((p._dp_group for p in parameters if hasattr(p, "_dp_group")), None)
+    if by_zero is not None:
+        return bool(_of_several([by_zero]))
+    return running_ddp(parameters) is not None or _fully_sharded(parameters)
+
+
+def running_ddp(parameters: Iterable[Any]) -> Any:
+    """The DistributedDataParallel in whose forward we are and that reduces one of ``parameters``, or None.
+
+    In a window that does not reduce (``no_sync``) nobody waits, unless its graph was said to be static.
+    """
+    ddp = _active_ddp()
+    if ddp is None or not (ddp.require_backward_grad_sync or ddp.static_graph):
+        return None
+    asked = {id(parameter) for parameter in parameters}
+    inside = any(id(parameter) in asked for parameter in ddp.module.parameters())
+    return ddp if inside and _of_several([ddp.process_group]) else None
+
+
+_latest: list[weakref.ref[Any]] = []  # the DDP that ran last: what its backward computes again is its own
+
+
+def _active_ddp() -> Any:
+    parallel = sys.modules.get("torch.nn.parallel.distributed")
+    if parallel is None:
+        return None
+    ddp = getattr(parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if ddp is not None:
+        _latest[:] = [weakref.ref(ddp)]
+        return ddp
+    in_backward = sys.modules["torch"]._C._current_graph_task_id() != -1
+    return _latest[0]() if in_backward and _latest else None
+
+
+def _fully_sharded(parameters: Iterable[Any]) -> bool:
+    """Whether ``fully_shard`` has one of ``parameters``; those of the root are whole in its forward."""
+    states = sys.modules.get("torch.distributed._composable_state")
+    asked = {id(parameter) for parameter in parameters}
+    for module in list(getattr(states, "_module_state_mapping", ())):
+        if hasattr(module, "_get_fsdp_state") and any(id(p) in asked for p in module.parameters()):
+            return bool(_of_several(_fully_shard_groups(module)))
+    return False
+
+
+def _of_several(groups: Iterable[Any]) -> list[Any]:
+    dist = sys.modules["torch.distributed"]
+    return [group for group in groups if dist.get_world_size(group) > 1]
+
+
+def _deepspeed_hooks(module: Any) -> bool:
+    hooks = module._forward_pre_hooks.values()
+    return any(getattr(hook, "__module__", "").startswith("deepspeed.") for hook in hooks)
+
+
+def _fsdp_group(module: Any) -> Any:
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    wrapped = (inner for inner in module.modules() if isinstance(inner, FullyShardedDataParallel))
+    return next((inner.process_group for inner in wrapped), None)
+
+
+def _fully_shard_groups(module: Any) -> list[Any]:
+    units = (inner._get_fsdp_state() for inner in module.modules() if hasattr(inner, "_get_fsdp_state"))
+    for unit in units:
+        # One group of parameters a unit until torch 2.14, then a list of them.
+        single = getattr(unit, "_fsdp_param_group", None)
+        for group in getattr(unit, "_fsdp_param_groups", None) or [single]:
+            if group is not None:
+                return list(group.mesh_info.mesh.get_all_groups())
+    return []
