@@ -9,7 +9,7 @@ STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 t
 # The one that `make demo` needs.
 DEMO = tf457-ds0182
 
-.PHONY: demo test test-all test-pythons machine unit lint minicpmv matrix generate drift bench clean
+.PHONY: demo test test-all test-pythons machine unit busy lint minicpmv matrix generate drift bench clean
 
 demo: MADE = $(DEMO)
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
@@ -41,6 +41,9 @@ machine:
 
 unit: .venv/ready  ## the tests that need no stack
 	$(BIN)/python -m pytest tests/unit
+
+busy: .venv/ready  ## what depends most on who else is busy, beside eight processes that never rest
+	$(BIN)/python -m tests.lab.busy 8 $(BIN)/python -m pytest -m "not slow" tests/unit tests/e2e/test_watchers.py
 
 minicpmv: .venv/ready  ## the whole matrix of MiniCPM-V's fine-tune script; `make test` runs a part of it
 	VLMPATCH_FULL=1 $(BIN)/python -m pytest tests/e2e/test_minicpmv.py tests/e2e/test_minicpmv_launched.py

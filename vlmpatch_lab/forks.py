@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
-import time
 from collections.abc import Callable
 from typing import Any
+
+from vlmpatch_lab.patience import Patience
 
 GRACE = 10.0  # seconds the other ranks may take once one has failed
 
@@ -28,8 +29,8 @@ def run(
         arguments: what every rank is told.
         world: how many ranks.
         port: where they meet.
-        limit: seconds after which ranks that live are killed.
-        grace: seconds the others are left once a rank failed; what they end in is part of the result.
+        limit: seconds after which ranks that live are killed, of a machine with nothing else to do.
+        grace: such seconds for the others once a rank failed; what they end in is part of the result.
         failed: whether a rank that has not ended yet says that it failed.
         method: ``multiprocessing``'s start method; CUDA needs ``spawn``.
     """
@@ -45,10 +46,10 @@ def run(
 
 
 def _wait(members: list[Any], limit: float, grace: float, failed: Callable[[int], bool]) -> None:
-    end, one_failed = time.monotonic() + limit, False
-    while (alive := [member for member in members if member.is_alive()]) and time.monotonic() < end:
+    patience, one_failed = Patience(limit), False
+    while (alive := [member for member in members if member.is_alive()]) and not patience.over():
         if not one_failed and any(member.exitcode or failed(rank) for rank, member in enumerate(members)):
-            one_failed, end = True, min(end, time.monotonic() + grace)
+            one_failed, patience = True, Patience(min(grace, patience.seconds - patience.spent))
         alive[0].join(0.05)
     for member in alive:
         member.kill()

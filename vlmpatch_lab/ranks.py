@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from vlmpatch_lab.cell import PATTERNS, WORLD, Cell
 from vlmpatch_lab.collectives import wait_for_every_collective as wait_for_every_collective
 from vlmpatch_lab.meters import Clock, Meter
+from vlmpatch_lab.patience import stretched
 
 try:  # cells that need what is missing here fail, the others run
     import deepspeed
@@ -799,7 +800,7 @@ def process_group(rank: int, port: int, world: int = WORLD, device: str = "cpu")
     }
     if device != "cpu":
         torch.cuda.set_device(rank)
-    dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=60))
+    dist.init_process_group(BACKENDS[device], timeout=timedelta(seconds=stretched(60)))
     yield
     # Not after an error: the other rank learns of it when this process ends. axolotl does it itself.
     if dist.is_initialized():

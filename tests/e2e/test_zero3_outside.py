@@ -135,10 +135,9 @@ def test_fails_bare_and_is_right_or_told_patched(found: Found, stack: str, expec
     else:
         assert any(expected.bare in rank.get("error", "") for rank in bare), bare
     patched = found(stack, True, expected.case)
-    assert not patched["hung"]
+    assert not patched["hung"]  # nobody waits for minutes: a case has one
     if expected.patched:
         assert any(expected.patched in rank["error"] for rank in patched["ranks"]), patched
-        assert patched["seconds"] < 45  # nobody waits for minutes
     else:
         assert [wrong(rank) for rank in patched["ranks"]] == [[], []]
 

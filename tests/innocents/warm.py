@@ -23,6 +23,8 @@ import warnings
 from pathlib import Path
 from typing import Any, NoReturn
 
+from vlmpatch_lab.patience import Patience
+
 LIMIT = 60.0
 HELPERS = [Path(__file__).with_name(name) for name in ("tiny.py", "llama.py")]
 
@@ -69,8 +71,8 @@ def run(program: Path, folder: Path) -> dict[str, Any]:
 
 
 def _waited_for(pid: int) -> int:
-    end = time.monotonic() + LIMIT
-    while time.monotonic() < end:
+    patience = Patience(LIMIT)
+    while not patience.over():
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from vlmpatch_lab.patience import Patience
+
 NEEDED = ("ip", "unshare", "pdsh", "ssh", "ssh-keygen", "sshd")
 PATH = f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin"
 LONG = 20.0  # seconds until an ssh server answers
@@ -113,11 +115,11 @@ def _keys(folder: Path) -> str:
 
 
 def _await(first: Host, second: Host, options: str) -> None:
-    end = time.monotonic() + LONG
+    patience = Patience(LONG)
     for address in (first.address, second.address):
         command = first.words(_program("ssh"), *options.split(), address, "true")
         while subprocess.run(command, capture_output=True).returncode:
-            if time.monotonic() > end:
+            if patience.over():
                 raise TimeoutError(" ".join(map(str, command)))
             time.sleep(0.1)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.lab import envs
 from tests.lab.envs import Stack
 from tests.lab.zoo import ZOO
+from vlmpatch_lab.patience import within
 from vlmpatch_lab.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,6 +64,7 @@ def run(
 ) -> Finished:
     """Run ``command`` (``python``, ``torchrun``, ``swift`` … of that stack) to its end or ``limit``.
 
+    ``limit`` is in seconds of a machine that has nothing else to do (``vlmpatch_lab.patience``).
     ``checkout`` puts this clone on ``PYTHONPATH``; ``gloo`` lets accelerate accept DeepSpeed on a
     machine without an accelerator; ``waiting`` makes its collectives wait, which ZeRO-3 needs there.
     """
@@ -151,11 +153,14 @@ def _transformers(stack: Stack) -> str:
 
 
 def _ends_within(process: subprocess.Popen[bytes], limit: float) -> bool:
-    try:
-        process.wait(limit)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+    def ended(seconds: float) -> bool:
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    return within(limit, ended)
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> int:

@@ -14,7 +14,6 @@ import argparse
 import functools
 import json
 import signal
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -684,19 +683,18 @@ def main() -> None:
 
 
 def run(name: str, models: dict[str, str], folder: Path, limit: float) -> dict[str, Any]:
-    """Fork the two ranks of one case; returns what each reports, and how long the case took."""
+    """Fork the two ranks of one case; returns what each reports, and which had to be killed."""
     from vlmpatch_lab import forks
     from vlmpatch_lab.ports import free_port
 
     folder.mkdir(parents=True, exist_ok=True)
-    started = time.monotonic()
     codes = forks.run(member, name, models, folder, world=2, port=free_port(), limit=limit)
     hung = [rank for rank, code in enumerate(codes) if code == -signal.SIGKILL]
     written = [folder / f"rank{rank}.json" for rank in (0, 1)]
     found = [json.loads(path.read_text()) if path.exists() else {"error": "killed"} for path in written]
     for path in written:
         path.unlink(missing_ok=True)
-    return {"case": name, "ranks": found, "hung": hung, "seconds": round(time.monotonic() - started, 1)}
+    return {"case": name, "ranks": found, "hung": hung}
 
 
 def member(name: str, models: dict[str, str], folder: Path, rank: int, port: int) -> None:

@@ -27,6 +27,7 @@ from packaging.version import Version
 
 from tests.lab import envs, launch, table
 from tests.lab.envs import Stack
+from tests.lab.waits import completed
 from tests.matrix import store
 
 SHAPES = store.ROOT / "data" / "shapes"
@@ -124,9 +125,7 @@ def _sources(folder: Path) -> Path:
 
 def _probe(python: Path, env: Mapping[str, str]) -> Probe:
     command = [str(python), "-m", "tests.matrix.probe"]
-    done = subprocess.run(
-        command, env=dict(env), cwd=store.ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = completed(command, limit=120, env=dict(env), cwd=store.ROOT)
     if done.returncode:
         raise SystemExit(done.stderr)
     found: Probe = json.loads(done.stdout)
@@ -275,7 +274,7 @@ def _nearest(
 def releases(distribution: str) -> list[str]:
     """Every final release the registry offers, oldest first."""
     command = [sys.executable, "-m", "pip", "index", "versions", distribution]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = completed(command, limit=120)
     listed = next(line for line in done.stdout.splitlines() if line.startswith("Available versions:"))
     found = [Version(text) for text in listed.partition(":")[2].split(",")]
     return [str(version) for version in sorted(found) if not version.is_prerelease]

@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any
 
 import vlmpatch
+from tests.lab.waits import joined
 
 OURS = os.path.dirname(os.path.abspath(vlmpatch.__file__))
-LONG = 60.0  # seconds; nothing here takes that long unless it hangs
 Work = Callable[[], object]
 
 
@@ -55,8 +55,7 @@ def in_the_middle(first: Work, second: Work, at: int, patience: float = 0.003) -
     _run(first, at, meanwhile)
     if thread.ident is None:
         return  # this time the first took fewer steps
-    thread.join(LONG)
-    if thread.is_alive():
+    if not joined([thread]):
         raise Hangs(f"at line {at}")
     if raised:
         raise raised[0]

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
+from tests.lab.waits import communicated
 from tests.trust.snapshot import differences, snapshot
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES, MODULES, RANKS = 200, 5_000, 64
-LONG = 120.0
 
 RANK = """
 import os, sys, time
@@ -68,7 +68,7 @@ def test_ranks_that_start_at_once_from_one_folder(ranks: int, shared: Path) -> N
         for number, process in enumerate(started[::4]):
             time.sleep(0.02 * (number % 4))
             process.kill()
-        said = [process.communicate(timeout=LONG)[0].strip() for process in started]
+        said = [communicated(process)[0].strip() for process in started]
     entries = len(read(default_path()).entries)
     survivors = [words for number, words in enumerate(said) if number % 4]
     assert survivors == [f"{entries} 0"] * len(survivors)

@@ -13,8 +13,10 @@ import pytest
 
 from tests.conftest import World
 from tests.lab import envs, launch
+from tests.lab.waits import LONG
 from tests.trust import processes
 from vlmpatch.engine.engine import Engine
+from vlmpatch_lab.patience import within
 
 WAYS = ("fork", "spawn", "forkserver")
 KILLS = 12
@@ -60,10 +62,10 @@ def check_untouched(engine: Engine) -> None:
 def test_a_worker_has_the_patch_and_may_undo_it(way: str, world: World, parent: Callable[[], Engine]) -> None:
     engine = parent()
     process, answer = started(way, processes.look, world)
-    assert answer.poll(60)
+    assert within(LONG, answer.poll)
     # Forked, the worker was born with the patch; else it waits there for its first import.
     assert answer.recv() == ["goodbye you", "applied" if way == "fork" else "armed", "hello you"]
-    process.join(60)
+    process.join()
     assert process.exitcode == 0
     check_untouched(engine)
 
@@ -87,10 +89,10 @@ def test_a_worker_killed_at_any_moment_leaves_nothing(
     chance = random.Random(way)
     for _ in range(KILLS if way == "fork" else 3):
         process, answer = started(way, processes.churn, world)
-        assert answer.poll(60)
+        assert within(LONG, answer.poll)
         time.sleep(chance.random() / 20)
         process.kill()
-        process.join(60)
+        process.join()
         assert process.exitcode == -signal.SIGKILL
     assert {path for path in world.folder.rglob("*") if "__pycache__" not in path.parts} == before
     check_untouched(engine)

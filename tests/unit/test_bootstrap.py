@@ -5,12 +5,12 @@ from __future__ import annotations
 import marshal
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.lab.waits import completed
 from vlmpatch.catalog import index
 from vlmpatch.catalog.model import Entry
 from vlmpatch.catalog.read import read
@@ -31,13 +31,10 @@ def checkout(tmp_path: Path) -> Path:
 def python(checkout: Path, code: str, **environ: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLMPATCH_", "PYTHON"))}
     kept |= {"XDG_CACHE_HOME": str(checkout / "cache"), **environ}
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", code],
         env={**kept, "PYTHONPATH": str(checkout)},
         cwd="/",
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import World
+from tests.lab.waits import completed
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli, run
@@ -23,13 +24,10 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def command(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return completed(
         [sys.executable, "-m", "vlmpatch", *arguments],
         cwd=CHECKOUT,
         env={**os.environ, **environ},
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
 
 
@@ -149,12 +147,9 @@ def test_run_where_vlmpatch_cannot_work_leaves_the_process_alone(tmp_path: Path)
     package = Path(run.INJECT).parent
     shutil.copytree(package, tmp_path / "vlmpatch", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "vlmpatch" / "bootstrap.py").unlink()  # a half-removed installation
-    done = subprocess.run(
+    done = completed(
         [sys.executable, "-c", "print('ran')"],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "vlmpatch" / "inject")},
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     assert (done.returncode, done.stdout) == (0, "ran\n")
     assert "vlmpatch.bootstrap" in done.stderr

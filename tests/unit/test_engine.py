@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATCH, World
+from tests.lab.waits import LONG, joined
 from vlmpatch import PatchError
 from vlmpatch.catalog.model import State
 from vlmpatch.engine.engine import Engine
 from vlmpatch.support import log
+from vlmpatch_lab.patience import within
 
 NEEDS = '{ fakelib = ">=1,<2.dev0" }'
 
@@ -538,11 +540,11 @@ def test_threads_and_a_fork_in_the_middle(world: World) -> None:
     def inside() -> None:
         with engine._lock, engine.journal.lock, engine.hooks._lock:
             entered.set()
-            leave.wait(20)
+            within(LONG, leave.wait)
 
     thread = threading.Thread(target=inside)
     thread.start()
-    entered.wait(20)
+    assert within(LONG, entered.wait)
 
     def forked() -> None:
         engine.undo([])
@@ -586,8 +588,7 @@ def test_many_threads_in_and_out(world: World) -> None:
     threads = [threading.Thread(target=work, args=(number,)) for number in range(32)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(60)
+    assert joined(threads)
     assert errors == []
     assert said <= {"hello you", "goodbye you"}
     assert greeting(package) == "goodbye you"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import World
+from tests.lab.waits import joined
 from vlmpatch.imports.finder import Hooks
 
 
@@ -157,8 +158,7 @@ def test_many_threads_one_call(world: World, hooks: Hooks) -> None:
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join(10)
+    assert joined(threads)
     assert values == [1] * 8
     assert len(seen) == 1
 
@@ -170,7 +170,7 @@ def test_watching_from_another_thread_while_it_is_imported(world: World, hooks: 
     importing.start()
     seen: list[int] = []
     hooks.watch("slow", lambda module: seen.append(module.value))
-    importing.join(10)
+    assert joined([importing])
     importlib.import_module("later")
     assert seen == [1]
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab.waits import completed
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "transformers", "deepspeed", "peft", "wrapt", "rich", "packaging", "logging")
 
 
 def python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(CHECKOUT), **environ}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd="/", env=env, capture_output=True, text=True, timeout=60
-    )
+    return completed([sys.executable, "-c", code], cwd="/", env=env)
 
 
 def test_nothing_heavy_is_imported() -> None:

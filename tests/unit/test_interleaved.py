@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import PATCH, World
-from tests.trust.interleaved import LONG, Work, in_the_middle, interrupted, spread, steps
+from tests.lab.waits import LONG
+from tests.trust.interleaved import Work, in_the_middle, interrupted, spread, steps
 from vlmpatch.catalog.model import State
 from vlmpatch.engine.engine import Engine
+from vlmpatch_lab.patience import within
 
 FEW = 25
 FAILS_WHEN_TOLD = PATCH + (
@@ -75,7 +77,7 @@ class Stage:
     def disabled_meanwhile(self) -> None:
         with self.engine.disabled([self.id]):
             assert self._says() == "hello you"
-            self.first_is_over.wait(LONG)
+            within(LONG, self.first_is_over.wait)
             assert self._says() == "hello you"
 
     def _says(self) -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.lab.waits import completed
 from tests.matrix import rows
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -29,13 +29,11 @@ COUNT = (
 
 def run(*command: str | Path, cwd: Path, **environ: str) -> str:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    done = completed(
         [str(word) for word in command],
         cwd=cwd,
         env={**env, **environ},
-        capture_output=True,
-        text=True,
-        timeout=300,
+        limit=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from patches._shared import rendezvous
 from patches._shared.rendezvous import Alone
+from tests.lab.waits import joined
 from vlmpatch.api import Patch
 from vlmpatch.journal.journal import Journal
 
@@ -112,31 +115,31 @@ class _Once(dict[str, int]):
         """Not counted."""
 
 
-def ended(threads: list[Any]) -> bool:
-    for thread in threads:
-        thread.join(20)
-    return not any(thread.is_alive() for thread in threads)
+def test_a_look_costs_a_rank_the_same_however_many_there_are(world: Any, monkeypatch: Any) -> None:
+    job, looks = world(1000), Counter[int]()
 
+    def sleep(seconds: float) -> None:
+        looks[here.rank] += 1
+        time.sleep(seconds)
 
-def test_a_look_costs_a_rank_the_same_however_many_there_are(world: Any) -> None:
-    job = world(1000)
-    assert ended([job.start(rank, "save") for rank in range(1000)])
+    monkeypatch.setattr(rendezvous, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+    assert joined([job.start(rank, "save") for rank in range(1000)])
     assert job.raised == {}
-    requests = sorted(job.store.requests.values())
-    assert requests[len(requests) // 2] < 60, "of most ranks"
+    beside = sorted(asked - 5 * looks[rank] for rank, asked in job.store.requests.items())
+    assert beside[len(beside) // 2] < 10, "of most ranks: to come and to go, beside five a look"
 
 
 def test_a_rank_that_comes_late_finds_that_nobody_was_ended(world: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(rendezvous, "WAIT", 0.2)
     job = world(2)
-    assert ended([job.start(0, "save")])
-    assert ended([job.start(1, "save")])
+    assert joined([job.start(0, "save")])
+    assert joined([job.start(1, "save")])
     assert job.raised == {}
 
 
 def test_ranks_that_do_not_do_the_same_are_told(world: Any) -> None:
     job = world(2)
-    assert ended([job.start(0, "load", "a"), job.start(1, "load", "b")])
+    assert joined([job.start(0, "load", "a"), job.start(1, "load", "b")])
     assert set(job.raised) == {0, 1}
     assert all("a on rank 0; b on rank 1" in words for words in job.raised.values())
 
@@ -146,14 +149,14 @@ def test_a_rank_that_has_ended_will_not_come(world: Any, monkeypatch: Any) -> No
     job = world(3)
     here.rank = 2
     job.store.set(f"{rendezvous.ENDED}/2", "-")
-    assert ended([job.start(rank, "save", "", "Do this.") for rank in (0, 1)])
+    assert joined([job.start(rank, "save", "", "Do this.") for rank in (0, 1)])
     assert set(job.raised) == {0, 1}
     assert all("not on rank 2" in words and "Do this." in words for words in job.raised.values())
 
 
 def test_parameters_of_a_part_of_the_ranks_need_no_other_rank(world: Any) -> None:
     job = world(4)
-    assert ended([job.start(0, "save", parameters=[SimpleNamespace(ds_process_group=2)])])
+    assert joined([job.start(0, "save", parameters=[SimpleNamespace(ds_process_group=2)])])
     assert job.raised == {}
     assert job.store.values == {}
 
@@ -166,5 +169,5 @@ def test_a_rank_that_was_switched_off_ends_the_waiting(world: Any) -> None:
     waiting = job.start(0, "save")
     here.rank = 1
     job.store.set(rendezvous.OFF, "-")  # as the thread of rank 1 says it
-    assert ended([waiting, job.start(1, "save", patch=patch)])
+    assert joined([waiting, job.start(1, "save", patch=patch)])
     assert job.raised == {}

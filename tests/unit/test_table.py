@@ -50,7 +50,7 @@ def test_a_table_survives_its_file_one_line_a_row(lines: list[tuple[str, str]]) 
 
 
 @given(MEASURED)
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_results_survive_their_file(measured: store.OfStack) -> None:
     with tempfile.TemporaryDirectory() as folder:
         store.dump(Path(folder, "s.csv"), measured)
@@ -58,7 +58,7 @@ def test_results_survive_their_file(measured: store.OfStack) -> None:
 
 
 @given(MEASURED, OUTCOMES, st.data())
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_one_row_run_again_changes_its_lines_alone(
     measured: store.OfStack, found: Outcome, data: st.DataObject
 ) -> None:
@@ -143,7 +143,7 @@ def test_what_is_no_text_at_all(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=30)
+@settings(max_examples=25)
 def test_a_file_cut_off_anywhere_is_refused_or_ends_with_a_line(data: st.DataObject) -> None:
     """What was cut off at the end of a line is missing, and ``render`` lists it as not measured."""
     whole = max(store.RESULTS.glob("*.csv")).read_bytes()

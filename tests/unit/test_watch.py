@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.lab.waits import completed
 from vlmpatch.watch import training
 from vlmpatch.watch.training import SilentFailure
 
@@ -25,9 +25,7 @@ print(any(name in sys.modules for name in lazy), "torch" in sys.modules)
 )
 def test_only_who_asks_for_it_loads_it(value: str, loaded: str) -> None:
     environ = {**os.environ, "VLMPATCH_WATCH": value}
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE], cwd=CHECKOUT, env=environ, capture_output=True, text=True, timeout=60
-    )
+    done = completed([sys.executable, "-c", PROBE], cwd=CHECKOUT, env=environ)
     assert done.stdout.split() == [loaded, "False"], done.stderr
     assert ("VLMPATCH_WATCH" in done.stderr) == (value == "perhaps")
 

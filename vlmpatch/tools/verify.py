@@ -34,11 +34,12 @@ from vlmpatch.tools.run import INJECT
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 from vlmpatch_lab.cell import WORLD, Cell, write_cells
+from vlmpatch_lab.patience import within
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")  # what vlmpatch_lab.models makes
 STEPS = 2
 TOLERANCE = {"cpu": 1e-5, "cuda": 5e-2}  # relative; bfloat16 on a GPU
-LIMIT = 180.0  # seconds without a word from a process until it counts as stuck
+LIMIT = 180.0  # seconds of a quiet machine without a word from a process until it counts as stuck
 NEEDS = {"zero": "deepspeed", "fsdp": "torch", "lora": "peft"}
 # torch's own words where a backend lacks a collective: gloo of torch 2.1 has none of those ZeRO needs.
 _LACKING = re.compile(r"no support for \w+ in \w+ process")
@@ -276,18 +277,18 @@ def spoken(process: subprocess.Popen[str]) -> Iterator[str]:
     """The lines a process prints; one that says nothing for long is ended."""
     import threading
 
-    def end() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    def listen(said: threading.Event) -> None:
+        if not within(LIMIT, said.wait):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
     if process.stdout is None:
         return
     while True:
-        timer = threading.Timer(LIMIT, end)
-        timer.daemon = True
-        timer.start()
+        said = threading.Event()
+        threading.Thread(target=listen, args=(said,), daemon=True).start()
         line = process.stdout.readline()
-        timer.cancel()
+        said.set()
         if not line:
             return
         yield line
