@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmpatch.tools import codes
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint import launch_config, model
-from vlmpatch.tools.lint.rules import Around, Model, lint
+from vlmpatch.tools.lint import launch_config, model, rules
+from vlmpatch.tools.lint.context import Around
+from vlmpatch.tools.lint.model import Model
+from vlmpatch.tools.lint.rules import lint
 from vlmpatch.tools.view.language import Words
 
 VLM = Model(".", "qwen2_vl", vision=True, experts=False, remote=False)
@@ -51,6 +55,13 @@ def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> 
 )
 def test_what_goes_wrong_is_said(command: str, code: str) -> None:
     assert code in of(command)
+
+
+def test_each_code_has_one_file_that_says_it() -> None:
+    files = [path.read_text() for path in Path(rules.__file__).parent.glob("[!_]*.py")]
+    said = [code for text in files for code in set(re.findall(r'"(L\d\d)"', text))]
+    assert len(rules.rules()) == len(files) == len(said)
+    assert sorted(said) == [code for code in codes.read() if code.startswith("L") and code != "L00"]
 
 
 @pytest.mark.parametrize(

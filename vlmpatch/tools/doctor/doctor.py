@@ -28,9 +28,10 @@ from vlmpatch.tools.doctor import installation, remote, verified
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.findings import Finding, ordered, redacted
+from vlmpatch.tools.lint.context import Around, ended, inside
 from vlmpatch.tools.lint.launch_config import LaunchConfig, from_command, from_file
 from vlmpatch.tools.lint.model import read as read_model
-from vlmpatch.tools.lint.rules import Around, ended, inside, lint
+from vlmpatch.tools.lint.rules import lint
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 

@@ -5,12 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
-
-from vlmpatch.tools.lint.rules import Model
+from typing import Any, NamedTuple
 
 _VISION = ("vision_config", "visual", "vision_tower", "mm_vision_tower", "vit_config", "vision_cfg")
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_intermediate_size")
+
+
+class Model(NamedTuple):
+    """What a model's ``config.json`` says that matters here."""
+
+    folder: str
+    kind: str
+    vision: bool
+    experts: bool
+    remote: bool
 
 
 def read(path: str) -> Model | str:

@@ -1,0 +1,65 @@
+"""What a rule is told beside the launch, and the parts of which it makes its answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from vlmpatch.gate import versions
+from vlmpatch.tools.explain.diagnose import printable
+from vlmpatch.tools.lint.launch_config import Option
+from vlmpatch.tools.lint.model import Model
+from vlmpatch.tools.view.language import Words
+
+NONREENTRANT = """--gradient_checkpointing_kwargs '{"use_reentrant": false}'"""
+
+
+class Around(NamedTuple):
+    """What else a rule may ask for.
+
+    Attributes:
+        model: the model, if one was given.
+        installed: versions, by distribution.
+        armed: failures that a patch ends in this environment.
+        say: the language.
+    """
+
+    model: Model | None
+    installed: Mapping[str, str | None]
+    armed: frozenset[str]
+    say: Words
+
+
+def inside(around: Around, name: str, specifier: str) -> bool:
+    """Whether the version of ``name`` that is installed lies in ``specifier``."""
+    version = around.installed.get(name)
+    if version is None:
+        return True  # not known here: the launch may be for another machine
+    try:
+        return versions.satisfies(version, specifier)
+    except ValueError:
+        return True
+
+
+def severity(around: Around, failure: str) -> str:
+    """A warning, unless a patch ends ``failure`` here."""
+    return "note" if failure in around.armed else "warning"
+
+
+def ended(around: Around, failure: str, fix: str) -> str:
+    """``fix``, unless a patch ends ``failure`` here."""
+    return (
+        around.say("nothing: vlmpatch ends this ({failure})", failure=failure)
+        if failure in around.armed
+        else fix
+    )
+
+
+def quote(given: Option) -> str:
+    """Where ``given`` stands, and what it says."""
+    return printable(f"{given.where}: {given.name} = {given.value[:80]}")
+
+
+def link(failure: str) -> str:
+    """The command that tells more of ``failure``."""
+    return f"python -m vlmpatch explain {failure}"
