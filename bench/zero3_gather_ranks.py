@@ -398,9 +398,9 @@ def _preload(device: str) -> None:
     os.environ["DS_ACCELERATOR"] = "cpu"
     import peft  # noqa: F401
 
-    from vlmpatch_lab import ranks
+    from vlmpatch_lab import engines
 
-    ranks.preload_engine()
+    engines.preload_engine()
 
 
 if __name__ == "__main__":

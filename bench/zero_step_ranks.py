@@ -15,20 +15,21 @@ if "--patched" in sys.argv:
 
 import torch
 
-from vlmpatch_lab import forks, models, ranks
+from vlmpatch_lab import engines, forks, loading, models, ranks
 from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.ports import free_port
+from vlmpatch_lab.samples import Samples
 
 SETTLING, STEPS = 4, 10
 LIMIT = 90.0
 
 
 def one_rank(cell: Cell, model: Path, out: Path, rank: int, port: int) -> None:
-    ranks._log_to(out.with_suffix(f".{rank}.log"))
+    ranks.log_to(out.with_suffix(f".{rank}.log"))
     torch.set_num_threads(1)
     with ranks.process_group(rank, port):
-        engine = ranks.ENGINES[cell.engine](cell, ranks.prepare(cell, model))
-        (batch,) = ranks.Samples(cell, model).of(0, 0, rank)
+        engine = engines.ENGINES[cell.engine](cell, loading.prepare(cell, model))
+        (batch,) = Samples(cell, model).of(0, 0, rank)
 
         def step() -> None:
             engine.backward(engine.forward(batch))
@@ -84,7 +85,7 @@ def main() -> None:
     parser.add_argument("settings", type=json.loads)
     parser.add_argument("--patched", action="store_true", help="import vlmpatch first")
     asked = parser.parse_args()
-    ranks.preload_engine()
+    engines.preload_engine()
     if not asked.model.exists():
         models.make("qwen2_vl", asked.model, "step")
     for number, (name, (engine, zero)) in enumerate(asked.settings.items()):

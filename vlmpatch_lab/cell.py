@@ -64,7 +64,7 @@ class Cell:
     checkpointing: str = "default"
     input_grads: bool = True  # LoRA only: enable_input_require_grads(), as every framework calls it
     steps: int = 0  # optimizer steps after the recorded backward
-    variant: str = ""  # how the model's class differs from upstream's, see ranks.VARIANTS
+    variant: str = ""  # how the model's class differs from upstream's, see loading.VARIANTS
     trainer: str = ""  # a framework that does all of it by its own means, see tests.lab.trainers
     zero: dict[str, Any] = field(default_factory=dict)  # merged into zero_optimization
     # Optimizer steps held against the same samples in one process without an engine, gradients of each

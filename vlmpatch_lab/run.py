@@ -46,7 +46,7 @@ def main() -> None:
     if asked.patched:
         import vlmpatch  # noqa: F401
     started = time.monotonic()
-    from vlmpatch_lab import compare, ranks
+    from vlmpatch_lab import compare, engines, loading, ranks
 
     if asked.make:
         make_missing(models)
@@ -55,8 +55,8 @@ def main() -> None:
         for trainer in {cell.trainer for cell in read_cells(asked.cells)} - {""}:
             ranks.frameworks.preload(trainer)
     if asked.trainers or any(cell.engine.startswith("zero") for cell in read_cells(asked.cells)):
-        ranks.preload_engine()
-    ranks.preload_models(map(Path, models.values()))
+        engines.preload_engine()
+    loading.preload_models(map(Path, models.values()))
     print(f"imported after {time.monotonic() - started:.1f} s", file=sys.stderr, flush=True)
     for cell in read_cells(asked.cells):
         started = time.monotonic()

@@ -24,9 +24,10 @@ if "--patched" in sys.argv:
 import deepspeed
 import torch
 
-from vlmpatch_lab import forks, ranks
+from vlmpatch_lab import collectives, engines, forks, loading, ranks, recording
 from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.ports import free_port
+from vlmpatch_lab.samples import IGNORED, without_image
 
 LIMIT = 90.0
 IMAGE = 120
@@ -38,7 +39,7 @@ def with_video(batch: Batch) -> Batch:
     pieces = torch.full((1, 4), IMAGE + 1)
     longer = {**batch, "input_ids": torch.cat([batch["input_ids"], pieces, batch["input_ids"][:, :2]], dim=1)}
     length = longer["input_ids"].shape[1]
-    labels = longer["input_ids"].masked_fill(longer["input_ids"] >= IMAGE, ranks.IGNORED)
+    labels = longer["input_ids"].masked_fill(longer["input_ids"] >= IMAGE, IGNORED)
     types = (longer["input_ids"] == IMAGE).long() + 2 * (longer["input_ids"] == IMAGE + 1).long()
     longer |= {"labels": labels, "attention_mask": torch.ones(1, length, dtype=torch.long)}
     if "mm_token_type_ids" in batch:
@@ -50,13 +51,13 @@ def with_video(batch: Batch) -> Batch:
 
 
 def video_only(batch: Batch) -> Batch:
-    both = with_video(ranks.without_image(batch) | {k: batch[k] for k in ("pixel_values", "image_grid_thw")})
+    both = with_video(without_image(batch) | {k: batch[k] for k in ("pixel_values", "image_grid_thw")})
     return {name: value for name, value in both.items() if name not in ("pixel_values", "image_grid_thw")}
 
 
 def image_and_text(folder: Path) -> list[Batch]:
     first, second = torch.load(folder / "batches.pt")[:2]
-    return [first, ranks.without_image(second)]
+    return [first, without_image(second)]
 
 
 def image_and_both(folder: Path) -> list[Batch]:
@@ -66,7 +67,7 @@ def image_and_both(folder: Path) -> list[Batch]:
 
 def video_and_text(folder: Path) -> list[Batch]:
     first, second = torch.load(folder / "batches.pt")[:2]
-    return [video_only(first), ranks.without_image(second)]
+    return [video_only(first), without_image(second)]
 
 
 def slices(folder: Path) -> list[Batch]:
@@ -90,7 +91,7 @@ def _sliced(folder: Path, count: int) -> Batch:
         "image_bound": [bounds],
     }
     labels = text.clone()
-    labels[:, 4 : 4 + count * queries] = ranks.IGNORED
+    labels[:, 4 : 4 + count * queries] = IGNORED
     return {"data": data, "labels": labels}
 
 
@@ -111,14 +112,14 @@ def train(
     engine: str = "zero3",
 ) -> float:
     """One backward: the largest relative difference of any gradient."""
-    model = ranks.load(Cell(kind), folder)
+    model = loading.load(Cell(kind), folder)
     batches = make(folder)
     right = mean_gradients(model, batches)
     with meet():
-        trained = ranks.ENGINES[engine](Cell(kind, engine, "full"), model)
+        trained = engines.ENGINES[engine](Cell(kind, engine, "full"), model)
         trained.backward(trained.forward(batches[rank]))
         with trained.gathered():
-            got = ranks.gradients(trained, model)
+            got = recording.gradients(trained, model)
     worst = 0.0
     for name in {*got, *right}:
         zero = torch.zeros(())
@@ -129,19 +130,19 @@ def train(
 
 
 def evaluate(kind: str, folder: Path, rank: int, meet: Any, engine: str = "zero3") -> float:
-    model = ranks.load(Cell(kind), folder).eval()
+    model = loading.load(Cell(kind), folder).eval()
     batch = image_and_text(folder)[rank]
     with torch.no_grad():
         right = model(**batch).logits
     with meet():
-        whole = ranks.ENGINES[engine](Cell(kind, engine, "full"), model).whole().eval()
+        whole = engines.ENGINES[engine](Cell(kind, engine, "full"), model).whole().eval()
         with torch.no_grad():
             got = whole(**batch).logits
     return float((got - right).abs().max() / right.abs().max())
 
 
 def generate(kind: str, folder: Path, rank: int, meet: Any) -> float:
-    model: Any = ranks.load(Cell(kind), folder).eval()
+    model: Any = loading.load(Cell(kind), folder).eval()
     model.config.use_cache = True
     batch = image_and_text(folder)[rank]
     taken = inspect.signature(model.forward).parameters
@@ -157,8 +158,8 @@ def generate(kind: str, folder: Path, rank: int, meet: Any) -> float:
 
 def zero3(model: Any) -> Any:
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-    ranks.wait_for_every_collective()
-    config = ranks.deepspeed_config(Cell(engine="zero3"))
+    collectives.wait_for_every_collective()
+    config = engines.deepspeed_config(Cell(engine="zero3"))
     return deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
 
 
@@ -179,7 +180,7 @@ SCENARIOS: dict[str, Callable[..., float]] = {
 
 def one_rank(scenario: str, kind: str, folder: Path, out: Path, rank: int, port: int) -> None:
     written = out / f"{scenario}-{kind}-{rank}.json"
-    ranks._log_to(written.with_suffix(".log"))
+    ranks.log_to(written.with_suffix(".log"))
     try:
         found = SCENARIOS[scenario](kind, folder, rank, lambda: ranks.process_group(rank, port))
         written.write_text(json.dumps({"difference": found}))
@@ -207,7 +208,7 @@ def main() -> None:
     asked = parser.parse_args()
     models = dict(pair.split("=", 1) for pair in asked.models)
     asked.out.mkdir(parents=True, exist_ok=True)
-    ranks.preload_engine()
+    engines.preload_engine()
     for name in asked.scenarios:
         scenario, kind = name.split(":")
         print(json.dumps(run(scenario, kind, Path(models[kind]), asked.out)), flush=True)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import transformers
 
 from tests.lab import zoo
-from vlmpatch_lab import compare, ranks
+from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
 
 TOLERANCE = 1e-5
@@ -38,17 +38,17 @@ class Wrong(Exception):
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     """Run the scenario that ``cell.trainer`` names; its gradients go to ``out``."""
     if cell.engine == "zero3":
-        ranks.wait_for_every_collective()
+        collectives.wait_for_every_collective()
     torch.save(SCENARIOS[cell.trainer](cell, folder), out)
     return {"losses": [], "digest": None, "measured": True}
 
 
 def plain(cell: Cell, folder: Path, feed: Feed = lambda model, batch: batch) -> Gradients:
     """The gradients of the plain run: the mean over all ranks' batches."""
-    model = ranks.prepare(dataclasses.replace(cell, checkpointing="off", variant=""), folder)
-    batches = [ranks.make_batches(cell, folder, rank) for rank in range(WORLD)]
+    model = loading.prepare(dataclasses.replace(cell, checkpointing="off", variant=""), folder)
+    batches = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
     for batch in (batch for own in batches for batch in own):
-        ranks.forget(model)
+        loading.forget(model)
         (model(**feed(model, batch)).loss / WORLD).backward()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -66,10 +66,10 @@ def one_step(
     cell: Cell, folder: Path, model: Any, engine: Any, feed: Feed = lambda model, batch: batch
 ) -> Gradients:
     """Forward and backward over this rank's batches; the gradients must be those of the plain run."""
-    batches = ranks.make_batches(cell, folder, dist.get_rank())
+    batches = samples.make_batches(cell, folder, dist.get_rank())
     losses = [engine.forward(feed(model, batch)) for batch in batches]
     engine.backward(torch.stack(losses).sum())
-    found = ranks.gradients(engine, model)
+    found = recording.gradients(engine, model)
     check(found, plain(cell, folder, feed))
     return found
 
@@ -83,10 +83,10 @@ class _Interrupted(Exception):
 
 def generate(cell: Cell, folder: Path) -> Gradients:
     """A completion in training mode, as GRPO makes them, then a step of training."""
-    model = ranks.prepare(cell, folder)
-    engine = ranks.ENGINES[cell.engine](cell, model)
+    model = loading.prepare(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
     flags = _flags(model)
-    without = ranks.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+    without = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
     right = _completion(without, cell, folder)
     for name, got in {
         "a call": _completion(model, cell, folder),
@@ -104,9 +104,9 @@ def generate(cell: Cell, folder: Path) -> Gradients:
 
 def generate_more(cell: Cell, folder: Path) -> Gradients:
     """Completions of two rows at once, then a step on one whose trainer passes no ``mm_token_type_ids``."""
-    model = ranks.prepare(cell, folder)
-    engine = ranks.ENGINES[cell.engine](cell, model)
-    prompt = dict(ranks.make_batches(cell, folder, dist.get_rank())[0])
+    model = loading.prepare(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    prompt = dict(samples.make_batches(cell, folder, dist.get_rank())[0])
     twice = {name: torch.cat([value, value]) for name, value in prompt.items() if name != "labels"}
     with torch.no_grad():
         model.generate(**twice, max_new_tokens=2, do_sample=False)
@@ -119,10 +119,10 @@ def generate_more(cell: Cell, folder: Path) -> Gradients:
 
 def generate_in_step(cell: Cell, folder: Path) -> Gradients:
     """A completion without a cache, where the rank that has finished waits for the other, as under ZeRO-3."""
-    model = ranks.prepare(cell, folder)
+    model = loading.prepare(cell, folder)
     model.generation_config.use_cache = False  # as it is where the configuration says so
-    engine = ranks.ENGINES[cell.engine](cell, model)
-    right = _completion(ranks.prepare(dataclasses.replace(cell, checkpointing="off"), folder), cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    right = _completion(loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder), cell, folder)
     kept = right.shape[1] - (4 if dist.get_rank() == 0 else 0)
     got = _completion(model, cell, folder, stop_at=kept, synced_gpus=True)
     if not torch.equal(got, right[:, :kept]):
@@ -151,7 +151,7 @@ def _completion(
     **said: Any,
 ) -> torch.Tensor:
     """The prompt and six tokens; ``during`` is called after the second, at length ``stop_at`` it ends."""
-    batch = ranks.make_batches(cell, folder, dist.get_rank())[0]
+    batch = samples.make_batches(cell, folder, dist.get_rank())[0]
     prompt = {name: value for name, value in batch.items() if name != "labels"}
 
     class During(transformers.StoppingCriteria):  # type: ignore[misc]
@@ -188,19 +188,19 @@ def _in_threads(make: Callable[[], torch.Tensor]) -> torch.Tensor:
 
 def leaf(cell: Cell, folder: Path) -> Gradients:
     """A template in ms-swift's manner: it looks the embeddings up and writes into them."""
-    model = ranks.prepare(cell, folder)
-    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model), _write_features)
+    model = loading.prepare(cell, folder)
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model), _write_features)
 
 
 def leaf_own_hook(cell: Cell, folder: Path) -> Gradients:
     """The same with the hook that LLaVA's scripts bring along, from before transformers had one."""
-    model = ranks.prepare(dataclasses.replace(cell, input_grads=False), folder)
+    model = loading.prepare(dataclasses.replace(cell, input_grads=False), folder)
 
     def make_inputs_require_grad(module: Any, input: Any, output: Any) -> None:
         output.requires_grad_(True)
 
     model.get_input_embeddings().register_forward_hook(make_inputs_require_grad)
-    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model), _write_features)
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model), _write_features)
 
 
 def _write_features(model: Any, batch: Batch) -> Batch:
@@ -249,29 +249,29 @@ def _reentrant(cell: Cell) -> bool:
 
 
 def _checkpointed(cell: Cell, folder: Path, wrap: Callable[[Any], Any]) -> Gradients:
-    model = ranks.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+    model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
     for config in (model.config, getattr(model.config, "text_config", model.config)):
         config.use_cache = True  # nobody said otherwise
     for name, holder in list(model.named_modules()):
         if name.endswith("layers") and not any(tower in name for tower in ("visual", "vision")):
             for number, layer in enumerate(holder):
                 holder[number] = wrap(layer)
-    engine = ranks.ENGINES[cell.engine](cell, model)
-    batches = ranks.make_batches(cell, folder, dist.get_rank())
+    engine = engines.ENGINES[cell.engine](cell, model)
+    batches = samples.make_batches(cell, folder, dist.get_rank())
     engine.backward(torch.stack([engine.forward(batch) for batch in batches]).sum())
     inner = "_checkpoint_wrapped_module."
-    found = {name.replace(inner, ""): g for name, g in ranks.gradients(engine, model).items()}
+    found = {name.replace(inner, ""): g for name, g in recording.gradients(engine, model).items()}
     check(found, plain(cell, folder))
     return found
 
 
 def keyword_blocks(cell: Cell, folder: Path) -> Gradients:
     """A tower whose blocks are called by keyword, as Llama 4's are."""
-    model = ranks.prepare(cell, folder)
+    model = loading.prepare(cell, folder)
     for module in model.modules():
         if type(module).__name__.endswith("EncoderLayer"):
             module.__class__ = _called_by_keyword(type(module))
-    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model))
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
 
 
 def _called_by_keyword(base: Any) -> Any:
@@ -284,11 +284,11 @@ def _called_by_keyword(base: Any) -> Any:
 
 def own_reentrant(cell: Cell, folder: Path) -> Gradients:
     """Remote code that says ``use_reentrant=True`` itself, whatever it was told."""
-    model = ranks.prepare(cell, folder)
+    model = loading.prepare(cell, folder)
     for module in model.modules():
         if type(module).__name__ == "Encoder":
             module.forward = functools.partial(_reentrantly, module)
-    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model))
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
 
 
 def _reentrantly(encoder: Any, hidden: torch.Tensor) -> torch.Tensor:
@@ -299,9 +299,9 @@ def _reentrantly(encoder: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 def causal_task(cell: Cell, folder: Path) -> Gradients:
     """LoRA with a ``task_type``, as ms-swift and LLaMA-Factory say it, on a model with code of its own."""
-    model = ranks.add_lora(ranks.load(cell, folder), vision=True, task="CAUSAL_LM")
+    model = loading.add_lora(loading.load(cell, folder), vision=True, task="CAUSAL_LM")
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    return one_step(cell, folder, model, ranks.ENGINES[cell.engine](cell, model))
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
 
 
 # --- accumulated losses ---------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def causal_task(cell: Cell, folder: Path) -> Gradients:
 
 def accumulate(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer with as many accumulated batches as the cell has forwards."""
-    return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False)
+    return _accumulated(cell, folder, loading.prepare(cell, folder), counted=False)
 
 
 def accumulate_text(cell: Cell, folder: Path) -> Gradients:
@@ -326,7 +326,7 @@ def accumulate_ignored(cell: Cell, folder: Path) -> Gradients:
             outputs = model(**inputs)
             return (outputs.loss, outputs) if return_outputs else outputs.loss
 
-    return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False, base=Old)
+    return _accumulated(cell, folder, loading.prepare(cell, folder), counted=False, base=Old)
 
 
 def old_script(cell: Cell, folder: Path) -> Gradients:
@@ -338,7 +338,7 @@ def old_script(cell: Cell, folder: Path) -> Gradients:
             return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     named = {"tokenizer": transformers.AutoTokenizer.from_pretrained(folder)}
-    return _accumulated(cell, folder, ranks.prepare(cell, folder), counted=False, base=Old, named=named)
+    return _accumulated(cell, folder, loading.prepare(cell, folder), counted=False, base=Old, named=named)
 
 
 def _llama() -> Any:
@@ -350,7 +350,7 @@ def _accumulated(
     cell: Cell, folder: Path, model: Any, counted: bool, base: Any = None, named: Any = None
 ) -> Gradients:
     trainers = importlib.import_module("tests.lab.trainers")
-    own = [ranks.make_batches(cell, folder, rank) for rank in range(WORLD)]
+    own = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
     if counted:
         text = ("input_ids", "attention_mask", "labels")
         own = [[{name: batch[name] for name in text} for batch in batches] for batches in own]
@@ -392,14 +392,14 @@ def _accumulated_right(
 ) -> tuple[Gradients, float]:
     """Gradients and loss of all batches: of each rank's mean over its tokens, or over its batches."""
     off = dataclasses.replace(cell, checkpointing="off")
-    model = _llama() if counted else ranks.prepare(off, folder)
+    model = _llama() if counted else loading.prepare(off, folder)
     total = 0.0
     for batches in own:
-        tokens = [int((batch["labels"] != ranks.IGNORED).sum()) for batch in batches]
-        seen = [int((batch["labels"][:, 1:] != ranks.IGNORED).sum()) for batch in batches]
+        tokens = [int((batch["labels"] != samples.IGNORED).sum()) for batch in batches]
+        seen = [int((batch["labels"][:, 1:] != samples.IGNORED).sum()) for batch in batches]
         for batch, here in zip(batches, seen, strict=True):
             share = here / sum(tokens) if counted else 1 / len(batches)
-            ranks.forget(model)
+            loading.forget(model)
             loss = model(**batch).loss * share / WORLD
             loss.backward()
             total += loss.item()

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vlmpatch_lab import ranks
+from vlmpatch_lab import engines, loading, recording
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.meters import Meter
+from vlmpatch_lab.samples import Samples
 
 SAMPLED = 20  # steps between two looks
 DROPOUT = 0.1
@@ -27,10 +28,10 @@ def preload(trainer: str) -> None:
 
 
 def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
-    model = ranks.prepare(cell, folder)
+    model = loading.prepare(cell, folder)
     add_dropout(model)
-    engine = ranks.ENGINES[cell.engine](cell, model)
-    samples = ranks.Samples(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    samples = Samples(cell, folder)
     meter = Meter(model) if cell.engine == "zero3" else None
     rank = dist.get_rank()
     torch.manual_seed(100 + rank)
@@ -43,12 +44,12 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
                 loss = torch.stack(parts).sum()
                 engine.backward(loss)
             if step == cell.compared - 1 and last:
-                torch.save({"steps": [ranks.gradients(engine, model)]}, out)
+                torch.save({"steps": [recording.gradients(engine, model)]}, out)
             engine.step(last=last)
         losses.append(loss.item())
         if step % SAMPLED == SAMPLED - 1:
             held.append(holdings(meter))
-    return {"losses": losses, "digest": ranks.digest(model), "held": held}
+    return {"losses": losses, "digest": recording.digest(model), "held": held}
 
 
 def add_dropout(model: torch.nn.Module) -> None:

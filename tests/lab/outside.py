@@ -671,9 +671,9 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.patched:
         import vlmpatch  # noqa: F401
-    from vlmpatch_lab import ranks
+    from vlmpatch_lab import engines
 
-    ranks.preload_engine()
+    engines.preload_engine()
     models = dict(pair.split("=", 1) for pair in asked.model)
     for kind in models:
         CASES[f"loaded-{kind}"] = functools.partial(_loaded, kind=kind)
@@ -699,15 +699,15 @@ def run(name: str, models: dict[str, str], folder: Path, limit: float) -> dict[s
 
 def member(name: str, models: dict[str, str], folder: Path, rank: int, port: int) -> None:
     """One rank."""
-    from vlmpatch_lab import ranks
+    from vlmpatch_lab import collectives, ranks
 
-    ranks._log_to(folder / f"rank{rank}.log")
+    ranks.log_to(folder / f"rank{rank}.log")
     report: dict[str, Any] = {}
     try:
         with ranks.process_group(rank, port):
             import deepspeed
 
-            ranks.wait_for_every_collective()  # first: DeepSpeed keeps the functions it finds
+            collectives.wait_for_every_collective()  # first: DeepSpeed keeps the functions it finds
             deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
             report |= CASES[name](Stage(rank, models, folder))
     except Exception as error:

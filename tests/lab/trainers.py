@@ -20,9 +20,10 @@ import transformers
 
 from tests.lab import field, zoo
 from tests.lab.tiny import SHAREGPT
-from vlmpatch_lab import ranks
+from vlmpatch_lab import engines, loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
+from vlmpatch_lab.samples import Samples, encode
 
 WRAPPED = "_checkpoint_wrapped_module."  # what torch's checkpoint_wrapper puts into names
 LOST_AFTER = 1  # optimizer steps a framework takes
@@ -98,7 +99,7 @@ def _whole(gradient: Any) -> Any:
 def arguments(cell: Cell, output: Path) -> dict[str, Any]:
     said = {"reentrant": True, "nonreentrant": False}.get(cell.checkpointing)
     kwargs = {} if said is None else {"gradient_checkpointing_kwargs": {"use_reentrant": said}}
-    zero = {"deepspeed": ranks.deepspeed_config(cell)} if cell.engine.startswith("zero") else {}
+    zero = {"deepspeed": engines.deepspeed_config(cell)} if cell.engine.startswith("zero") else {}
     place = {} if zero else {"use_cpu": True, "ddp_backend": "gloo"}
     return {
         "output_dir": str(output),
@@ -119,8 +120,8 @@ def arguments(cell: Cell, output: Path) -> dict[str, Any]:
 
 
 def model_with_lora(cell: Cell, folder: Path) -> Any:
-    model = ranks.load(cell, folder)
-    return model if cell.tuning == "full" else ranks.add_lora(model, vision=cell.tuning == "lora")
+    model = loading.load(cell, folder)
+    return model if cell.tuning == "full" else loading.add_lora(model, vision=cell.tuning == "lora")
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -132,7 +133,7 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
-    samples = ranks.Samples(cell, folder)
+    samples = Samples(cell, folder)
     data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
     said = arguments(cell, output)
     if own_optimizer:
@@ -154,8 +155,8 @@ def hf_fsdp2(cell: Cell, folder: Path, output: Path) -> None:
     """The same under accelerate's FSDP2, whose plugin does the checkpointing."""
     _let_accelerate_shard_on_cpu()
     processor = transformers.AutoProcessor.from_pretrained(folder)
-    data = [ranks.encode(processor, row) for row in rows(folder, "sft")]
-    model = ranks.load(cell, folder)
+    data = [encode(processor, row) for row in rows(folder, "sft")]
+    model = loading.load(cell, folder)
     blocks = {type(m).__name__ for n, m in model.named_modules() if n.rpartition(".")[2].isdigit()}
     fsdp = {
         "version": 2,
@@ -225,7 +226,7 @@ def trl_dpo(cell: Cell, folder: Path, output: Path) -> None:
     torch.manual_seed(0)
     model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**zoo.TEXT, "vocab_size": 1024}))
     trainer = trl.DPOTrainer(
-        model=ranks.add_lora(model, vision=False),
+        model=loading.add_lora(model, vision=False),
         args=trl.DPOConfig(**arguments(cell, output)),
         train_dataset=datasets.Dataset.from_list(data),
         processing_class=transformers.AutoTokenizer.from_pretrained(folder),
@@ -254,7 +255,7 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
     settings[tuner] = "full" if cell.tuning == "full" else "lora"
     if cell.engine.startswith("zero"):
         config = output.with_suffix(".deepspeed.json")
-        said = ranks.deepspeed_config(cell)
+        said = engines.deepspeed_config(cell)
         del said["optimizer"]  # ms-swift's own files name none, and 4.6 looks into the one it makes
         config.write_text(json.dumps(said))
         settings["deepspeed"] = str(config)

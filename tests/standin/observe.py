@@ -348,9 +348,9 @@ def main() -> None:
     import transformers.models.qwen2.modeling_qwen2
     import transformers.trainer  # noqa: F401
 
-    from vlmpatch_lab import ranks
+    from vlmpatch_lab import engines
 
-    ranks.preload_engine()
+    engines.preload_engine()
     for row in json.loads(options.cells.read_text()):
         result = run_cell(Cell.of(row), options.folder.resolve(), options.out.resolve())
         print(json.dumps(result), flush=True)
