@@ -9,7 +9,7 @@ STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 t
 # The one that `make demo` needs.
 DEMO = tf457-ds0182
 
-.PHONY: demo test test-all test-pythons machine unit busy lint minicpmv matrix generate drift bench clean
+.PHONY: demo stack test test-all test-pythons machine unit busy lint minicpmv matrix generate drift bench clean
 
 demo: MADE = $(DEMO)
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
@@ -51,6 +51,11 @@ minicpmv: .venv/ready  ## the whole matrix of MiniCPM-V's fine-tune script; `mak
 matrix: .venv/ready  ## every gate on every stack, bare and patched; skips what is known, goes on where it stopped
 	$(BIN)/python -m tests.matrix.run
 	$(BIN)/python -m tests.generate
+
+NAME ?= $(DEMO)
+stack: MADE = $(NAME)
+stack: machine .venv/ready  ## one stack of tests/stacks/, to see a bug on: make stack NAME=tf457-ds0182
+	$(BIN)/python -m tests.lab.envs make $(NAME)
 
 generate: .venv/ready  ## every page and table that is made from the catalog, failures/ and what was measured
 	$(BIN)/python -m tests.generate

@@ -1,43 +1,17 @@
-"""Every patch of the catalog is proven to be needed, by a run that it alone decides."""
+"""How a proof is judged; that every patch has one is asked by ``tests.complete``."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e import alone
 from tests.e2e.alone import Proof
-from tests.lab import envs
-from tests.matrix import judge, rows
+from tests.matrix import judge
 from tests.matrix.judge import Outcome
-from vlmpatch.catalog.location import default_path
-from vlmpatch.catalog.read import read
 from vlmpatch.tools.cases import RUNS, Case
 
-ENTRIES = read(default_path()).entries
-STACKS = envs.read_stacks()
 PROOFS = alone.proofs()
 SHOWN = Case("a", patch="p", fails="error: boom", proof=("s",))
-
-
-def lacking(patch: str) -> Iterator[str]:
-    """What a patch lacks to be proven."""
-    own = [case for case in rows.every().values() if case.patch == patch]
-    file = f"cases/{ENTRIES[patch].module.partition('.')[0]}.toml"
-    if not own:
-        yield f'{patch}: {file}: a [[case]] with patch = "{patch}"'
-    if not any(case.proof for case in own):
-        yield f"{patch}: {file}: proof = [a stack of tests/stacks/] in the case that it alone decides"
-    for stack in dict.fromkeys(stack for case in own for stack in (*case.proof, *case.slow)):
-        if stack not in STACKS:
-            yield f"{patch}: {file}: proof names {stack}, which is no stack of tests/stacks/"
-        elif not rows.holds(ENTRIES[patch].requires, rows.versions(STACKS[stack])):
-            yield f"{patch}: {file}: proof names {stack}, where the gate is closed"
-
-
-def test_every_patch_is_proven_alone() -> None:
-    assert [line for patch in ENTRIES for line in lacking(patch)] == []
 
 
 def test_every_kind_of_run_can_be_performed() -> None:
