@@ -36,8 +36,8 @@ def main() -> None:
         first.append(times[0])
         later += times[1:]
         after.append(timed(step, asked.device))
-        if watcher.findings or watcher.own:
-            raise SystemExit(f"the watch found something: {watcher.findings + watcher.own}")
+        if found := watcher.findings([watcher.report()]) + watcher.own:
+            raise SystemExit(f"the watch found something: {found}")
     usual = statistics.median(plain)
     print(f"step: {usual * 1e3:.1f} ms (medians of {asked.steps})")
     for name, seconds in (("first watched step", first), ("each of the next two", later), ("after", after)):

@@ -37,14 +37,13 @@ def test_a_finding_names_some_and_counts_the_others() -> None:
     assert str(SilentFailure("the loss is wrong", (), "a bug")) == "the loss is wrong. Likely cause: a bug"
 
 
-def test_one_rank_speaks_for_all_and_each_for_its_own(
+def test_what_concerns_one_rank_names_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("RANK", "5")
     training.tell("for all")
     training.tell("its own", everywhere=True)
-    assert capsys.readouterr().err == "vlmpatch watch: rank 5: its own\n"
+    assert capsys.readouterr().err == "vlmpatch watch: for all\nvlmpatch watch: rank 5: its own\n"
 
 
 def test_no_other_name_is_made() -> None:

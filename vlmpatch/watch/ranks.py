@@ -66,14 +66,17 @@ def facts(catalog: Catalog, off: Callable[[], Collection[str]]) -> dict[str, str
     return known | {name: version.partition("+")[0] for name, version in found.items() if version}
 
 
+def incarnation() -> list[str]:
+    """Which attempt of which job this is; the store outlives a restart by torchrun."""
+    return [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
+
+
 def compare(distributed: Any, mine: dict[str, str]) -> None:
     """Warn of what the first rank has otherwise; what one of the two does not have is no difference."""
     if distributed.get_world_size() == 1:
         return
     rank = distributed.get_rank()
-    # The store outlives a restart by torchrun.
-    run = [os.environ.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
-    store, key = distributed._get_default_store(), "/".join([KEY, *run])
+    store, key = distributed._get_default_store(), "/".join([KEY, *incarnation()])
     first = json.loads(store.compare_set(key, "", json.dumps({"rank": rank, "facts": mine})))
     theirs = {name: str(value)[:SHOWN] for name, value in first["facts"].items()}
     both = sorted(mine.keys() & theirs.keys())

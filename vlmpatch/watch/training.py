@@ -7,20 +7,27 @@
 Three things are looked at: every trainable parameter is reached by the backward; the ranks hold the same
 parameters after the optimizer's step; loss and gradients of the first batch are those of the same batch
 with checkpointing off. What is found is a warning with names and the likely cause; nothing is ended and
-nothing is changed. After the last watched step all hooks are gone.
+nothing is changed: the extra forward leaves everything as it was (``untouched``), or is not made. After the
+last watched step all hooks are gone.
 
-Ranks are compared where each of them holds the whole model (DDP, ZeRO-1 and 2). Under ZeRO-3 every value
-exists once, and a second forward would disturb DeepSpeed's record of the order of modules, so there the
-first check alone is made.
+Ranks are compared where a wrapper of this very model keeps them alike and each of them holds it whole (DDP,
+ZeRO-1 and 2), over the job's store, and none is waited for (``exchange``). Under ZeRO-3 every value exists
+once, and a second forward would disturb DeepSpeed's record of the order of modules, so there the first check
+alone is made.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from vlmpatch.watch.exchange import Exchange, NotTogether, group_of
+from vlmpatch.watch.untouched import CannotUndo, bits, untouched
 
 if TYPE_CHECKING:
     from vlmpatch.imports.finder import Hooks
@@ -62,17 +69,30 @@ class Watcher:
         self.model = model
         self.left = steps
         self.steps = 0
-        self.findings: list[SilentFailure] = []  # the same on every rank
         self.own: list[SilentFailure] = []  # of this rank's batch
         self.remarks: list[str] = []
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         # Name -> whether a gradient other than zero arrived, on the device; absent: none arrived at all.
         self.arrived: dict[str, Any] = {}
         self.partitioned = any(hasattr(parameter, "ds_id") for parameter in self.trained.values())
+        self.exchange = self._exchange()
+        self.sums: list[list[int]] = []  # of every step, in the order of the parameters
+        self.levels: list[int] = []  # likewise, once the watch is over
         self.pair = None if self.partitioned else Comparison(self)
         self.handles = [p.register_hook(self._note(name)) for name, p in self.trained.items()]
         if self.pair is not None:
             self.handles += self.pair.hooks()
+
+    def _exchange(self) -> Exchange | None:
+        try:
+            group = group_of(self.model)
+            return None if group is None else Exchange(group)
+        except Exception as error:  # a group without a store, or of a kind of its own
+            self._not_compared(str(error) if isinstance(error, NotTogether) else repr(error))
+            return None
+
+    def _not_compared(self, reason: str) -> None:
+        self.remarks.append(f"the ranks were not compared: {reason}")
 
     def _note(self, name: str) -> Any:
         def note(gradient: Any) -> None:
@@ -98,23 +118,15 @@ class Watcher:
         self.micro_batch_ended()
         self.steps += 1
         self.left -= 1
-        if apart := self._apart():
-            self.findings.append(
-                SilentFailure(f"after step {self.steps} the ranks hold different parameters", apart, APART)
-            )
-            self.left = 0
+        if self.exchange is not None and not self.partitioned:
+            self.sums.append(self._sums())
         if self.left <= 0:
-            self.finish()
+            self.end()
         return self.left <= 0
 
-    def finish(self) -> None:
-        """Look no more: add what the steps together show, and take every hook away."""
-        if self.steps:
-            self.findings += self._unreached()
-        self.end()
-
     def end(self) -> None:
-        """Take every hook away and forget what was seen."""
+        """Take every hook away."""
+        self.levels = self.levels or self._levels()
         for handle in self.handles:
             handle.remove()
         self.handles.clear()
@@ -122,9 +134,34 @@ class Watcher:
             self.pair.end()
         self.arrived.clear()
 
-    def _unreached(self) -> list[SilentFailure]:
+    def report(self) -> Report:
+        """What this rank has seen."""
+        return Report(
+            names=zlib.crc32(" ".join(self.trained).encode()),
+            steps=self.steps,
+            levels=self.levels,
+            sums=self.sums,
+            well=not self.own,
+        )
+
+    def findings(self, reports: list[Report]) -> list[SilentFailure]:
+        """What the reports of all ranks, or this one's alone, show together."""
+        return [*self._apart(reports), *self._unreached(reports)]
+
+    def _apart(self, reports: list[Report]) -> list[SilentFailure]:
+        """The first step after which ranks held different parameters."""
+        for step, sums in enumerate(zip(*(report.sums for report in reports), strict=False), start=1):
+            each = zip(self.trained, *sums, strict=True)
+            if names := tuple(name for name, *values in each if len(set(values)) > 1):
+                return [SilentFailure(f"after step {step} the ranks hold different parameters", names, APART)]
+        return []
+
+    def _unreached(self, reports: list[Report]) -> list[SilentFailure]:
         """What no rank's backward reached, and what got zeros on every rank."""
-        seen = self._seen_by_any()
+        if not self.steps:
+            return []
+        highest = [max(levels) for levels in zip(*(report.levels for report in reports), strict=True)]
+        seen = dict(zip(self.trained, highest, strict=True))
         found = []
         never = tuple(name for name, level in seen.items() if level == NEVER)
         if never:
@@ -138,31 +175,27 @@ class Watcher:
             found.append(SilentFailure(what, zero, ZEROS))
         return found
 
-    def _seen_by_any(self) -> dict[str, int]:
-        import torch
-        import torch.distributed as dist
+    def _levels(self) -> list[int]:
+        arrived = map(self.arrived.get, self.trained)
+        return [NEVER if some is None else ZERO + int(some) for some in arrived]
 
-        device = next(iter(self.trained.values())).device
-        levels = [
-            torch.tensor(NEVER, device=device) if some is None else ZERO + some.to(torch.int32)
-            for some in map(self.arrived.get, self.trained)
+    def _sums(self) -> list[int]:
+        """Of the bits of every parameter; experts of which each rank holds others count as alike."""
+        alike = (getattr(parameter, "allreduce", True) for parameter in self.trained.values())
+        return [
+            zlib.crc32(str(int(bits(parameter))).encode()) if same else 0
+            for parameter, same in zip(self.trained.values(), alike, strict=True)
         ]
-        highest = torch.stack([level.to(torch.int32) for level in levels])
-        if _ranks() > 1:
-            dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-        return dict(zip(self.trained, highest.tolist(), strict=True))
 
-    def _apart(self) -> tuple[str, ...]:
-        import torch
-        import torch.distributed as dist
 
-        if self.partitioned or _ranks() == 1:
-            return ()
-        sums = torch.stack([_bits(parameter) for parameter in self.trained.values()])
-        gathered = [torch.empty_like(sums) for _ in range(dist.get_world_size())]
-        dist.all_gather(gathered, sums)
-        differ = (torch.stack(gathered) != sums).any(dim=0).tolist()
-        return tuple(name for name, apart in zip(self.trained, differ, strict=True) if apart)
+class Report(NamedTuple):
+    """What a rank has seen of one training, in the order of its trainable parameters."""
+
+    names: int  # a digest of what they are called
+    steps: int
+    levels: list[int]  # whether the backward reached them
+    sums: list[list[int]]  # of every step: what they were after it
+    well: bool  # nothing wrong was found on this rank alone
 
 
 class Comparison:
@@ -226,32 +259,36 @@ class Comparison:
             # Its backward would free what the training's own needs.
             self._give_up("what the model is given was computed with a graph")
             return
+        reason = ""
         try:
             self.busy = True
-            with _without_checkpointing(module), _same_random_numbers(module):
-                self._run(module, args, kwargs)
+            with untouched(module, (args, kwargs)), _without_checkpointing(module):
+                reason = self._run(module, args, kwargs)
+        except CannotUndo as error:
+            reason = str(error)
         except Exception as error:  # whatever it is, the training goes on
-            self._give_up(f"the step with checkpointing off failed: {type(error).__name__}: {error}")
+            reason = f"the step with checkpointing off failed: {type(error).__name__}: {error}"
         finally:
             self.busy = False
+        if reason:
+            self._give_up(reason)
 
     def _after(self, module: Any, args: Any, output: Any) -> None:
         if self.right and len(self.losses) == 1 and (loss := _loss(output)) is not None and not self.busy:
             self.losses.append(float(loss.detach()))
 
-    def _run(self, module: Any, args: Any, kwargs: Any) -> None:
+    def _run(self, module: Any, args: Any, kwargs: Any) -> str:
+        """Make the step; nothing, or why there is nothing to compare with."""
         import torch
 
         loss = _loss(module(*args, **kwargs))
         if loss is None:
-            self._give_up("the model returns no loss")
-            return
+            return "the model returns no loss"
         names = list(self.watcher.trained)
         found = torch.autograd.grad(loss, [self.watcher.trained[name] for name in names], allow_unused=True)
         self.losses = [float(loss.detach())]
         self.right = {name: g for name, g in zip(names, found, strict=True) if g is not None and g.any()}
-        if not self.right:
-            self._give_up("no parameter has a gradient with checkpointing off")
+        return "" if self.right else "no parameter has a gradient with checkpointing off"
 
     def _give_up(self, reason: str) -> None:
         self.end()
@@ -330,12 +367,6 @@ CUT = (
 UNUSED = "no batch used them: text without images, or a layer whose output the model does not read"
 
 
-def _ranks() -> int:
-    import torch.distributed as dist
-
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
 def _why_unreached(model: Any, names: tuple[str, ...]) -> str:
     return CUT if _checkpointing(model) and any(tower in n for n in names for tower in TOWERS) else UNUSED
 
@@ -381,16 +412,6 @@ def _without_checkpointing(model: Any) -> Iterator[None]:
             module.gradient_checkpointing = True
 
 
-@contextlib.contextmanager
-def _same_random_numbers(model: Any) -> Iterator[None]:
-    """What is drawn inside the block is drawn again after it."""
-    import torch
-
-    devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=[device.index for device in devices]):
-        yield
-
-
 def _free(model: Any) -> float:
     """Bytes that the model's device has to spare."""
     import torch
@@ -403,15 +424,6 @@ def _free(model: Any) -> float:
         return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     except (ValueError, OSError, AttributeError):
         return 0.0
-
-
-def _bits(parameter: Any) -> Any:
-    """A sum over the bits of a parameter: exact, in any order, without a copy."""
-    import torch
-
-    value = parameter.detach().contiguous()
-    kind = {8: torch.int64, 4: torch.int32, 2: torch.int16}.get(value.element_size(), torch.uint8)
-    return value.view(kind).sum(dtype=torch.int64)
 
 
 # --- where it is hooked in ----------------------------------------------------------------------
@@ -455,13 +467,14 @@ def __getattr__(name: str) -> Any:
         def __init__(self, steps: int = STEPS) -> None:
             self.steps = steps
             self.watcher: Watcher | None = None
+            self.verdict: Verdict | None = None  # for which some rank has not yet come
 
         def on_train_begin(
             self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any
         ) -> None:
             """Begin, where the model is one that can be watched."""
             if getattr(args, "fsdp", None):
-                tell("parameters are sharded by FSDP: not watched")
+                tell("parameters are sharded by FSDP: not watched", everywhere=_several())
             elif model is not None:
                 self.watcher = Watcher(model, self.steps)
 
@@ -472,31 +485,76 @@ def __getattr__(name: str) -> Any:
 
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """The optimizer has made its step."""
+            if self.verdict is not None:
+                # Every rank's gradients were needed for this step, so each has come past the one before.
+                self.verdict.given_up()
+                self.verdict = None
             if self.watcher is not None and self.watcher.step_ended():
-                conclude(self.watcher)
-                self.watcher = None
+                self.verdict, self.watcher = conclude(self.watcher), None
 
         def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """The training was shorter than the watch."""
             if self.watcher is not None:
-                self.watcher.finish()
-                conclude(self.watcher)
-                self.watcher = None
+                self.watcher.end()
+                self.verdict, self.watcher = conclude(self.watcher), None
+            if self.verdict is not None:
+                atexit.register(self.verdict.given_up)
+                self.verdict = None
 
     globals()[name] = WatchCallback
     return WatchCallback
 
 
-def conclude(watcher: Watcher) -> None:
-    """Say what was found, or that nothing was."""
-    for finding in watcher.findings:
-        tell(str(finding))
+def conclude(watcher: Watcher) -> Verdict | None:
+    """Say what was found, or that nothing was; a verdict where another rank is still to say it."""
     for finding in watcher.own:
         tell(str(finding), everywhere=True)
-    if not (watcher.findings or watcher.own):
-        looked = f"{watcher.steps} steps, {len(watcher.trained)} trainable parameters, all reached"
-        ranks = "" if watcher.partitioned or _ranks() == 1 else "; the ranks agree"
-        tell("; ".join([looked + ranks, *watcher.remarks]))
+    verdict = Verdict(watcher)
+    return None if verdict.said() else verdict
+
+
+class Verdict:
+    """What is said of a training that was watched."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.watcher, self.exchange = watcher, watcher.exchange
+
+    def said(self) -> bool:
+        """Say it, where this rank trains alone or is the last to come."""
+        own = self.watcher.report()
+        if self.exchange is None:
+            self._say([own], everywhere=_several())
+            return True
+        try:
+            reports = [Report(**report) for report in self.exchange.leave(own._asdict())]
+        except Exception as error:  # the store has gone
+            self._alone(repr(error))
+            return True
+        if len({(report.names, report.steps) for report in reports}) > 1:
+            self._alone("they do not train the same parameters for as many steps")
+        elif reports:
+            self._say(reports)
+        return bool(reports)
+
+    def given_up(self) -> None:
+        """Some rank may not have come, and will not; the first of them speaks for itself."""
+        with contextlib.suppress(Exception):  # the store has gone, and the job with it
+            if self.exchange is not None and self.exchange.place == 0 and not self.exchange.complete():
+                self._alone("not all of them have watched this training")
+
+    def _alone(self, reason: str) -> None:
+        self.watcher.remarks.insert(0, f"the ranks were not compared: {reason}")
+        self._say([self.watcher.report()], everywhere=True)
+
+    def _say(self, reports: list[Report], everywhere: bool = False) -> None:
+        watcher = self.watcher
+        findings = watcher.findings(reports)
+        for finding in findings:
+            tell(str(finding), everywhere)
+        if not findings and all(report.well for report in reports):
+            looked = f"{watcher.steps} steps, {len(watcher.trained)} trainable parameters, all reached"
+            agree = ["the ranks agree"] if len(reports) > 1 and not watcher.partitioned else []
+            tell("; ".join([looked, *agree, *watcher.remarks]), everywhere)
 
 
 def tell(text: str, everywhere: bool = False) -> None:
@@ -504,10 +562,22 @@ def tell(text: str, everywhere: bool = False) -> None:
 
     Args:
         text: one sentence or two.
-        everywhere: from every rank, with its number; else from the first of each machine.
+        everywhere: it is of this rank alone, whose number is shown.
     """
-    rank, local = os.environ.get("RANK", "0"), os.environ.get("LOCAL_RANK", "0")
-    if everywhere:
-        print(f"vlmpatch watch: rank {rank}: {text}", file=sys.stderr, flush=True)
-    elif local in ("", "0", "-1"):
-        print(f"vlmpatch watch: {text}", file=sys.stderr, flush=True)
+    whose = f"rank {_rank()}: " if everywhere else ""
+    print(f"vlmpatch watch: {whose}{text}", file=sys.stderr, flush=True)
+
+
+def _several() -> bool:
+    """Whether this process is one of several."""
+    import torch.distributed as dist
+
+    return bool(dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+
+
+def _rank() -> str:
+    """As the job counts it; a script may have taken the launcher's variables away."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is not None and dist.is_available() and dist.is_initialized():
+        return str(dist.get_rank())
+    return os.environ.get("RANK", "0")

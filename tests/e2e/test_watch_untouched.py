@@ -1,0 +1,103 @@
+"""A watched training computes what it computes unwatched, to the last bit, and no healthy job is ended."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.lab import envs, launch
+from tests.lab.launch import Finished
+from vlmpatch_lab.ports import free_port
+
+STACK = "tf457-ds0182"
+OTHERS = ("tf445-ds0154", "tf523-ds0198")
+COMPARED = (
+    *("plain", "batch_norm", "random_numbers", "replaced_buffer", "counters_and_hooks"),
+    *("writes_into_its_batch", "accumulation", "generate_in_a_callback"),
+)
+SINGLE = (*COMPARED, "iterator")
+TOGETHER = ("plain", "evaluation_on_one_rank", "communicates")
+APART = ("independent", "on_rank_0_alone")
+Job = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    @functools.cache
+    def run(stack: str, world: int, programs: tuple[str, ...], watch: str) -> Finished:
+        found = envs.read_stacks()[stack]
+        envs.make(found)
+        port = ("--master-port", str(free_port()))
+        start = ["torchrun", "--nproc_per_node", "2", *port] if world == 2 else ["python"]
+        command = [*start, "-m", "tests.lab.watch_programs", *programs]
+        finished = launch.run(found, command, limit=300, env={"VLMPATCH_WATCH": watch})
+        assert finished.rc == 0, str(finished)
+        return finished
+
+    return run
+
+
+def computed(finished: Finished, program: str, rank: int = 0) -> str:
+    (line,) = re.findall(rf"^\[{program} {rank}\] ([{{\"].*)$", finished.output, re.M)
+    return str(line)
+
+
+def said(finished: Finished) -> list[str]:
+    return re.findall(r"vlmpatch watch: (.*)$", finished.output, re.M)
+
+
+def check_same(job: Job, stack: str, world: int, programs: tuple[str, ...]) -> None:
+    plain, watched = (job(stack, world, programs, watch) for watch in "01")
+    assert said(plain) == []
+    for program in programs:
+        for rank in range(world):
+            assert computed(plain, program, rank) == computed(watched, program, rank), program
+
+
+def test_alone_in_its_process(job: Job) -> None:
+    check_same(job, STACK, 1, SINGLE)
+
+
+@pytest.mark.parametrize("programs", [TOGETHER, APART], ids=["together", "apart"])
+def test_on_two_ranks(programs: tuple[str, ...], job: Job) -> None:
+    check_same(job, STACK, 2, programs)
+
+
+def test_what_can_be_undone_is_compared_and_found_right(job: Job) -> None:
+    lines = dict(zip(SINGLE, said(job(STACK, 1, SINGLE, "1")), strict=True))
+    assert all(re.search("all reached; loss .* as with checkpointing off$", lines[each]) for each in COMPARED)
+    assert re.search("not compared .*: the model holds an iterator", lines["iterator"])
+
+
+def test_a_forward_that_communicates_is_not_made_once_more(job: Job) -> None:
+    lines = said(job(STACK, 2, TOGETHER, "1"))
+    assert len(lines) == 3
+    assert all("; the ranks agree; " in line for line in lines)
+    assert "not compared with checkpointing off: " in lines[2]
+
+
+def test_ranks_that_train_for_themselves_are_not_compared(job: Job) -> None:
+    lines = sorted(said(job(STACK, 2, APART, "1")))
+    assert [line[:8] for line in lines] == ["rank 0: ", "rank 0: ", "rank 1: "]
+    assert not any("ranks agree" in line for line in lines)
+    assert all("as with checkpointing off" in line for line in lines)
+
+
+def test_one_rank_is_watched_and_the_other_is_not(job: Job) -> None:
+    """A callback that a script adds where ``rank == 0``."""
+    finished = job(STACK, 2, ("plain", "watched_on_one_rank"), "0")
+    for rank in (0, 1):
+        assert computed(finished, "plain", rank) == computed(finished, "watched_on_one_rank", rank)
+    (line,) = said(finished)
+    assert "the ranks were not compared: not all of them have watched this training" in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stack", OTHERS)
+def test_the_same_on_other_stacks(stack: str, job: Job) -> None:
+    check_same(job, stack, 1, SINGLE)
+    check_same(job, stack, 2, TOGETHER)
+    check_same(job, stack, 2, APART)
