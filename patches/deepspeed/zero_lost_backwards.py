@@ -12,8 +12,11 @@ as well.
 
 What is done: what an ``engine.backward`` finds in ``averaged_gradients``, or in the gradients of the
 offloaded partitions, is put aside and added to what it leaves there, unless ``zero_grad`` was called in
-between, which is how a script drops a backward. Offloaded, the window's sums on the CPU begin anew, and
-norms are those of the sum. Where a step follows each backward there is nothing to add.
+between, which is how a script drops a backward, or its loss or its gradients were no numbers on some rank: a
+script that skips such a batch, without a step or a ``zero_grad``, is right without this. Where a backward
+follows another without a step the ranks agree on that, by one all-reduce of one number. Offloaded, the
+window's sums on the CPU begin anew, and norms are those of the sum. Where a step follows each backward there
+is nothing to add.
 
 Left alone: ZenFlow, ``loss.backward()`` without the engine; offloaded partitions that DeepSpeed 0.19 sums up
 in float32 by itself.
@@ -27,19 +30,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
-from weakref import WeakSet
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Code, Patch, Unrecognised, of_module
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_module
+
+from .._shared.distributed import largest
 
 ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 EPILOGUE = "independent_gradient_partition_epilogue"
+LOSS = Argument(0, "loss")
 FORGETS = "self.all_grad_tensors[i] = None"
 
 _adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
 _dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
 _running: WeakSet[Any] = WeakSet()  # in the middle of one
 _ended: WeakSet[Any] = WeakSet()  # offloaded, and at the end of a window
+
+
+class Last(NamedTuple):
+    """The latest backward of an optimizer."""
+
+    steps: int  # that its engine had taken
+    loss: Any
+
+
+_last: WeakKeyDictionary[Any, Last] = WeakKeyDictionary()
 
 
 def look(code: Code) -> str | None:
@@ -71,11 +87,14 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
     optimizer = self.optimizer
     if not _keeps_sums(optimizer):
         return original(self, *args, **kwargs)
+    if _is_no_number(self, optimizer):
+        _dropped.add(optimizer)
     if optimizer in _dropped:
         _ended.discard(optimizer)
     earlier = _earlier(optimizer)
     offloaded = _offloaded(optimizer) if optimizer in _ended else []
     _running.add(optimizer)
+    _last[optimizer] = Last(self.global_steps, getattr(LOSS.of(args, kwargs), "data", None))
     try:
         return original(self, *args, **kwargs)
     finally:
@@ -92,9 +111,28 @@ def _keeps_sums(optimizer: Any) -> bool:
     return type(optimizer).__name__ == OPTIMIZER and not getattr(optimizer, "zenflow", False)
 
 
+def _is_no_number(engine: Any, optimizer: Any) -> bool:
+    """Whether what the backward before this one left, without a step since, is no number on some rank."""
+    import torch
+
+    last = _last.get(optimizer)
+    left = [each for grads in optimizer.averaged_gradients.values() for each in grads or ()]
+    if last is None or last.steps != engine.global_steps or not (left or optimizer in _ended):
+        return False
+    if optimizer in _ended:
+        parts = optimizer.single_partition_of_fp32_groups
+        left = [part.grad for part in parts if part.grad is not None]
+    # Where losses are scaled, gradients overflow now and then: the step is to see that.
+    scaled = optimizer.dtype is torch.float16 or getattr(optimizer, "torch_autocast_gradscaler", None)
+    judged = [each for each in (last.loss, *(() if scaled else left)) if each is not None]
+    here = any(not bool(each.isfinite().all()) for each in judged)
+    device = optimizer.bit16_groups[0][0].device
+    return bool(largest(int(here), [optimizer.dp_process_group], device))
+
+
 def _earlier(optimizer: Any) -> dict[int, list[Any]]:
     """Take what backwards before this one left for the step, by group."""
-    if optimizer in _dropped or optimizer.cpu_offload or type(optimizer) in _adding:
+    if optimizer.cpu_offload or type(optimizer) in _adding:
         return {}
     found = {group: grads for group, grads in optimizer.averaged_gradients.items() if grads is not None}
     optimizer.averaged_gradients.update(dict.fromkeys(found))
@@ -103,7 +141,7 @@ def _earlier(optimizer: Any) -> dict[int, list[Any]]:
         for params in optimizer.bit16_groups:
             for param in params:
                 param.grad_accum = None
-    return found
+    return {} if optimizer in _dropped else found
 
 
 def _put_back(optimizer: Any, earlier: dict[int, list[Any]]) -> None:

@@ -28,12 +28,27 @@ class DeepSpeedZeroOptimizer:
 
 
 class Engine:
+    global_steps = 0
+
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
         self.ends = True
 
     def is_gradient_accumulation_boundary(self) -> bool:
         return self.ends
+
+
+@pytest.fixture(autouse=True)
+def skipped(monkeypatch: pytest.MonkeyPatch) -> set[int]:
+    """Losses that are to be taken for no numbers."""
+    losses: set[int] = set()
+
+    def is_no_number(engine: Any, optimizer: Any) -> bool:
+        left = optimizer.averaged_gradients.get(0)
+        return bool(left) and left[0].value in losses
+
+    monkeypatch.setattr(patch, "_is_no_number", is_no_number)
+    return losses
 
 
 def overwrites(engine: Engine, loss: int) -> None:
@@ -57,6 +72,11 @@ def test_a_step_begins_anew() -> None:
     after(engine, 1)
     engine.optimizer.averaged_gradients[0] = None
     assert after(engine, 2) == 2
+
+
+def test_what_is_no_number_is_not_added(skipped: set[int]) -> None:
+    skipped.add(1)
+    assert after(Engine(DeepSpeedZeroOptimizer()), 1, 2, 4) == 6
 
 
 @pytest.mark.parametrize("whose", ["optimizer", "engine"])
