@@ -12,9 +12,10 @@ cache in its own checkpointing only.
 
 In every transformers looked at, 4.45 to 5.23.
 
-The change: while a backward runs, what is handed to a ``DynamicCache`` is the recomputation of what it holds.
-It is not kept again: the layer gets what it got in the forward. A cache that is filled for the first time in
-that backward (a text in chunks, the whole of it checkpointed) grows as it did.
+The change: how long a ``DynamicCache`` was after each layer's forward is remembered. What a backward hands to
+one that is as long still is the recomputation of what it holds. It is not kept again: the layer gets what it
+got in the forward. A cache that the backward made itself (a text in chunks, the whole of it checkpointed; a
+copy of a prefix) or has cropped grows as it did.
 
 Upstream: https://github.com/pytorch/pytorch/issues/155171, https://github.com/oumi-ai/oumi/issues/1376,
 https://github.com/huggingface/transformers/issues/36040
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
@@ -45,25 +46,40 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     in_backward = torch._C._current_graph_task_id
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-    made_here: WeakSet[Any] = WeakSet()  # caches that a backward has filled from the beginning
+    known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()  # lengths after a forward, by layer
 
     def update(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if not compiling() and in_backward() != -1 and torch.is_grad_enabled() and self not in made_here:
-            again = _as_in_forward(self, *(each.of(args, kwargs) for each in (KEYS, VALUES, LAYER)))
-            if again is not None:
-                return again
-            if not _grown(self):
-                made_here.add(self)
-        return original(self, *args, **kwargs)
+        if compiling():
+            return original(self, *args, **kwargs)
+        layer = LAYER.of(args, kwargs)
+        if in_backward() == -1:
+            result = original(self, *args, **kwargs)
+            known.setdefault(self, {})[layer] = result[0].shape[-2]
+            return result
+        length = known.get(self, {}).get(layer) if torch.is_grad_enabled() else None
+        again = _as_in_forward(self, length, KEYS.of(args, kwargs), VALUES.of(args, kwargs), layer)
+        return original(self, *args, **kwargs) if again is None else again
 
     patch.wrap(module.DynamicCache, "update", update)
 
 
-def _as_in_forward(cache: Any, keys: Any, values: Any, layer: int) -> tuple[Any, Any] | None:
-    """What the cache gave the layer in the forward; None where it cannot be told."""
+def _as_in_forward(
+    cache: Any, length: int | None, keys: Any, values: Any, layer: int
+) -> tuple[Any, Any] | None:
+    """What the cache gave the layer in the forward; None where it does not hold that.
+
+    Args:
+        cache: a DynamicCache.
+        length: how long it was for this layer after its forward, if it was in one.
+        keys: of shape [batch, heads, new, width], as are the values.
+        values: to go with them.
+        layer: its number.
+    """
     import torch
 
-    new, seen = keys.shape[-2], cache.get_seq_length(layer)
+    new = keys.shape[-2]
+    if length is None or (seen := cache.get_seq_length(layer)) != length:
+        return None
     if seen == new:
         return keys, values
     held = _held(cache, layer)
@@ -71,11 +87,6 @@ def _as_in_forward(cache: Any, keys: Any, values: Any, layer: int) -> tuple[Any,
         return None
     before = [part[..., : seen - new, :] for part in held]
     return torch.cat([before[0], keys], dim=-2), torch.cat([before[1], values], dim=-2)
-
-
-def _grown(cache: Any) -> bool:
-    """Whether ``cache`` holds anything."""
-    return any(cache.get_seq_length(layer) for layer in range(_layers(cache)))
 
 
 def _layers(cache: Any) -> int:
