@@ -11,6 +11,7 @@ has too wide a gate, or too weak a test.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -206,7 +207,9 @@ def without(case: Case, ending: Outcome) -> bool:
     return judge.fits(case.lacking or case.fails, ending) and not ending.warned
 
 
-def main() -> None:
+def main() -> int:
+    """Print both endings of each; exit status 1 where one is not as it should be."""
+    wrong = 0
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.alone")
     parser.add_argument("patches", nargs="*", help="all of them when none is named")
     asked = parser.parse_args()
@@ -220,10 +223,12 @@ def main() -> None:
         for proof in group:
             case, lacking = proof.case, perform([proof], place / proof.patch, without=proof.patch)
             ok = with_all(case, whole[case.id]) and without(case, lacking[case.id])
+            wrong += not ok
             print(f"{'ok   ' if ok else 'WRONG'} {proof.id} ({case.id})", flush=True)
             for word, endings in (("all", whole), ("without", lacking)):
                 print(f"      {word:8}{' '.join(str(endings[case.id]).split())[:400]}", flush=True)
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

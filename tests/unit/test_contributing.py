@@ -15,13 +15,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import pytest
-
 CHECKOUT = Path(__file__).resolve().parents[2]
 UPSTREAM, ID = "peft", "zero3-modules-to-save"
 FILE = f"patches/{UPSTREAM}/{ID.replace('-', '_')}.py"
 STEPS = re.split(r"(?m)^## (?=\d)", (CHECKOUT / "CONTRIBUTING.md").read_text("utf-8"))[1:]
-NEEDS_A_STACK = ("make stack", "tests.lab.envs", "tests.e2e.alone")
+# `tests/e2e/test_contributing.py` runs these, with the stack.
+NEEDS_A_STACK = ("make stack", "tests.lab.cells", "tests.e2e.alone")
 
 ANSWERS = {
     "failures/F*.toml": {
@@ -70,10 +69,9 @@ def commands(step: int) -> list[str]:
     return [line.partition("  #")[0].strip() for block in blocks[:2] for line in block.splitlines()]
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
-    """The repository, as if nobody had met that bug."""
-    made = tmp_path / "vlmpatch"
+def taken_out(folder: Path) -> Path:
+    """A copy of the repository, as if nobody had met that bug."""
+    made = folder / "vlmpatch"
     unwanted = shutil.ignore_patterns(".git", ".venv", ".nox", ".*_cache", "__pycache__")
     shutil.copytree(CHECKOUT, made, ignore=unwanted)
     (made / ".venv").symlink_to(sys.prefix)
@@ -89,7 +87,12 @@ def copy(tmp_path: Path) -> Path:
 
 def run(command: str, root: Path, environ: Mapping[str, str] | None = None, ends: int = 0) -> list[str]:
     """The lines that ``command`` prints, where it ends as it should."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VLMPATCH"))}
+    own = ("PYTEST", "VLMPATCH")
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(own) or name == "VLMPATCH_LAB"
+    }
     env |= {"PYTHONPATH": "", "PYTEST_ADDOPTS": "-p no:cacheprovider", **(environ or {})}
     done = subprocess.run(command, shell=True, cwd=root, env=env, capture_output=True, text=True)
     assert done.returncode == ends, f"{command}\n{done.stdout}{done.stderr}"
@@ -124,7 +127,8 @@ def acts(root: Path, **environ: str) -> str:
     return run(f".venv/bin/python {site}/ask.py", root, {"PYTHONPATH": f"{site}:{root}", **environ})[-1]
 
 
-def test_from_nothing_to_a_patch_that_acts(copy: Path) -> None:
+def test_from_nothing_to_a_patch_that_acts(tmp_path: Path) -> None:
+    copy = taken_out(tmp_path)
     assert acts(copy) == "True 1"  # the bug
     (lay_out,) = commands(2)
     listed = [line for line in run(lay_out, copy) if re.match(r"\d+\. ", line)]
