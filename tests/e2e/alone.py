@@ -137,7 +137,7 @@ def of_gathers(stack: str, wanted: Sequence[Case], env: Env, out: Path) -> Endin
 
 
 def of_adapters(stack: str, wanted: Sequence[Case], env: Env, out: Path) -> Endings:
-    """An adapter of the oldest stack, loaded in one of the ways of ``tests.lab.adapters``."""
+    """An adapter of the oldest stack, loaded in one of the ways of ``tests.programs.adapters``."""
     model = launch.checkpoint(envs.read_stacks()[adapters.OLD], "qwen2_vl")
     adapters.act(adapters.OLD, "save", model, out)
     ran = {way["way"]: way for way in adapters.act(stack, "load", model, out, "--patched", env=env)}

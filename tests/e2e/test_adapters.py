@@ -41,7 +41,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Pat
 def act(name: str, *words: str | Path, env: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     stack = envs.read_stacks()[name]
     envs.make(stack)
-    finished = launch.run(stack, ["python", "-m", "tests.lab.adapters", *words], limit=240, env=env)
+    finished = launch.run(stack, ["python", "-m", "tests.programs.adapters", *words], limit=240, env=env)
     assert finished.rc == 0, str(finished)
     return [json.loads(line) for line in finished.output.splitlines() if line.startswith('{"way"')]
 

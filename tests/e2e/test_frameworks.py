@@ -45,7 +45,7 @@ def test_grpo_by_torchrun(tmp_path: Path) -> None:
 
     def run(name: str, *before: str, after: tuple[str, ...] = ()) -> tuple[Finished, list[Any]]:
         torchrun = ["torchrun", "--nproc_per_node", "2", f"--master_port={free_port()}"]
-        script = ["tests/lab/train_grpo.py", "--model", str(model), "--output_dir", str(tmp_path / name)]
+        script = ["tests/programs/train_grpo.py", "--model", str(model), "--output_dir", str(tmp_path / name)]
         finished = launch.run(stack, [*before, *torchrun, *script, *after], limit=200)
         return finished, [json.loads(path.read_text()) for path in sorted((tmp_path / name).glob("rank*"))]
 

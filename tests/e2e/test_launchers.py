@@ -45,7 +45,7 @@ class Command:
 
 
 def hf(name: str, engine: str, forwards: int, bare: Outcome) -> Command:
-    script = ("torchrun", "--nproc_per_node", "2", "tests/lab/train_hf.py", "--model", MODEL)
+    script = ("torchrun", "--nproc_per_node", "2", "tests/programs/train_hf.py", "--model", MODEL)
     options = ("--engine", engine, "--forwards", str(forwards))
     return Command(name, "tf457-ds0182", (*script, *options), ("--no-checkpointing",), bare)
 

@@ -222,7 +222,7 @@ def train(
     torchrun = ["torchrun", "--nproc_per_node=2", f"--master_port={free_port()}"]
     command: list[str | Path] = ["python"] if engine == "plain" else [*torchrun]
     command += [
-        launch.ROOT / "tests" / "lab" / "train_mixed.py",
+        launch.ROOT / "tests" / "programs" / "train_mixed.py",
         "--model",
         launch.checkpoint(known, "llava"),
     ]

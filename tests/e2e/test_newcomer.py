@@ -16,7 +16,7 @@ from tests.lab import envs, launch
 from vlmpatch_lab.ports import free_port
 
 STACK = "tf457-ds0182"
-SCRIPT = Path(__file__).parents[1] / "lab" / "train_hf.py"
+SCRIPT = Path(__file__).parents[1] / "programs" / "train_hf.py"
 LIMIT = 300.0
 
 

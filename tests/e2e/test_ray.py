@@ -26,7 +26,7 @@ def test_two_actors_train(way: str, before: tuple[str, ...], right: bool) -> Non
     stack = envs.read_stacks()["neighbours"]
     envs.make(stack)
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a socket's path must be short
-        command = [*before, "python", "-W", "ignore", "tests/lab/ray_job.py", way, folder]
+        command = [*before, "python", "-W", "ignore", "tests/programs/ray_job.py", way, folder]
         done = launch.run(stack, command, limit=120, env={"RAY_USAGE_STATS_ENABLED": "0"})
     assert done.rc == 0, str(done)
     apart = [float(line.split()[-1]) for line in done.output.splitlines() if line.startswith("rank: ")]

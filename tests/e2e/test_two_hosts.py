@@ -13,7 +13,7 @@ from tests.lab.outcomes import READY_TWICE
 from vlmpatch_lab.ports import free_port
 
 RUN = ("python", "-m", "vlmpatch", "run")
-TRAIN = (launch.ROOT / "tests" / "lab" / "train_hf.py", "--engine", "ddp")
+TRAIN = (launch.ROOT / "tests" / "programs" / "train_hf.py", "--engine", "ddp")
 # One write a line, as in test_run.py.
 WORKER = """
 import os, socket, sys

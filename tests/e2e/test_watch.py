@@ -67,7 +67,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
         stack = envs.read_stacks()[run.stack]
         envs.make(stack)
         model = launch.checkpoint(stack, "qwen2_vl")
-        command = ["torchrun", "--nproc_per_node", "2", "tests/lab/train_hf.py", "--import-vlmpatch"]
+        command = ["torchrun", "--nproc_per_node", "2", "tests/programs/train_hf.py", "--import-vlmpatch"]
         command += [
             "--model",
             str(model),
@@ -129,7 +129,7 @@ def says_all_is_well(finished: Finished) -> None:
 @pytest.mark.slow
 def test_in_trl(tmp_path: Path) -> None:
     model = launch.checkpoint(envs.read_stacks()["trl024"], "qwen2_vl")
-    script = ("torchrun", "--nproc_per_node", "2", "tests/lab/train_trl.py", "--model", model)
+    script = ("torchrun", "--nproc_per_node", "2", "tests/programs/train_trl.py", "--model", model)
     wrong = watched("trl024", *script, "--output_dir", tmp_path, bare=True)
     assert wrong.rc == 0, str(wrong)
     assert re.search(rf"vlmpatch watch: .*{UNREACHED}", wrong.output), str(wrong)

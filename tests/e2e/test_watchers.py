@@ -35,7 +35,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
         command = ["torchrun", "--nproc_per_node", str(world), "--max-restarts", str(restarts)]
         command += ["--master-port", str(free_port()), "--monitor-interval", "0.5"]
         env = {"WATCHED_OUT": str(tmp_path_factory.mktemp("saved")), "VLMPATCH_STRICT": "1"}
-        return launch.run(found, [*command, "-m", "tests.lab.watched", *scenarios], limit=240, env=env)
+        return launch.run(found, [*command, "-m", "tests.programs.watched", *scenarios], limit=240, env=env)
 
     return run
 

@@ -1,7 +1,7 @@
 """``make demo``: a two-rank fine-tune of a tiny Qwen2-VL, without vlmpatch, with it, and as it should be.
 
-The script is ``train_hf.py``, an ordinary HF Trainer script with LoRA and gradient checkpointing; the
-launcher is torchrun. Nothing of the script or the command changes but the words
+The script is ``tests/programs/train_hf.py``, an ordinary HF Trainer script with LoRA and gradient
+checkpointing; the launcher is torchrun. Nothing of the script or the command changes but the words
 ``python -m vlmpatch run`` in front. What the losses should be is said by the same run without
 checkpointing, which needs more memory and no vlmpatch.
 
@@ -25,7 +25,7 @@ from vlmpatch.tools.explain.explain import Answer, answer
 from vlmpatch.tools.view.language import Words
 from vlmpatch_lab.ports import free_port
 
-SCRIPT = Path(__file__).with_name("train_hf.py")
+SCRIPT = launch.ROOT / "tests" / "programs" / "train_hf.py"
 ENGINES = {"ddp": "DDP", "zero2": "DeepSpeed ZeRO-2"}
 WAYS = {
     "bare": "without vlmpatch",

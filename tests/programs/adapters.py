@@ -1,6 +1,6 @@
 """An adapter from one stack to another: saved here, loaded there in each of three ways.
 
-    python -m tests.lab.adapters save|load MODEL ADAPTER [--patched]
+    python -m tests.programs.adapters save|load MODEL ADAPTER [--patched]
 
 ``load`` prints a JSON line a way: how many of the saved tensors lie in the model afterwards.
 """

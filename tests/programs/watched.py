@@ -1,6 +1,6 @@
 """One rank of a ZeRO-3 job in which ranks stand still for good and for bad reasons; started by torchrun.
 
-    torchrun … -m tests.lab.watched SCENARIO …
+    torchrun … -m tests.programs.watched SCENARIO …
 
 vlmpatch is imported first. ``SECONDS`` stand for the minutes of a real job.
 """

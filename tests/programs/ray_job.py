@@ -1,4 +1,4 @@
-"""Two Ray actors that train under DDP, as a user writes it: ``python tests/lab/ray_job.py WAY FOLDER``.
+"""Two Ray actors that train under DDP, as a user writes it: ``python tests/programs/ray_job.py WAY FOLDER``.
 
 WAY is how vlmpatch comes into the workers: ``bare`` (not at all, unless the driver was started with it),
 ``import`` (the actor's first line), ``hook`` or ``variables`` (Ray's runtime environment). Each rank prints

@@ -1,0 +1,1 @@
+"""Programs that a launcher starts, as a user would write them; no test imports one."""
