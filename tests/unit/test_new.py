@@ -50,6 +50,19 @@ def test_a_known_failure_is_named_and_not_made(copy: Path) -> None:
     assert "requires = { ms-swift = " in text
 
 
+def test_the_first_patch_of_a_project(copy: Path) -> None:
+    (copy / "patches" / "fakelib").mkdir()
+    (copy / "patches" / "fakelib" / "__init__.py").write_text('"""Patches for fakelib."""\n')
+    new.lay_out(copy, "fakelib", "my-fix", "F4")
+    assert (copy / "cases" / "fakelib.toml").read_text().startswith("# fakelib.\n")
+    last = (copy / "compat.toml").read_text().rpartition("[[patch]]")[2]
+    assert 'id = "my-fix"' in last
+    assert "requires = { fakelib = " in last
+    assert {lack.file.partition(":")[0] for lack in complete.missing(copy)} == {
+        *("compat.toml", "cases/fakelib.toml", "patches/fakelib/my_fix.py", "changelog.d/my-fix.added.md")
+    }
+
+
 @pytest.mark.parametrize("upstream", ["torch", "trl", "minicpmv", "axolotl", "transformers"])
 def test_what_was_there_stays_as_it_was(upstream: str, copy: Path) -> None:
     before = {path: path.read_text() for path in (copy / "compat.toml", copy / "cases" / f"{upstream}.toml")}
