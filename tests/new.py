@@ -138,9 +138,7 @@ def lay_out(root: Path, upstream: str, id_: str, failure: str) -> list[Path]:
 def _check(root: Path, upstream: str, id_: str) -> None:
     folders = upstreams(str(root / "patches"))
     if upstream not in folders:
-        start = (
-            f'a project without a patch yet starts with a patches/{upstream}/__init__.py: """Patches for …"""'
-        )
+        start = f"to begin with another, make patches/{upstream}/__init__.py with a docstring"
         raise Refused(f"there is no patches/{upstream}/; known: {', '.join(folders)}; {start}")
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", id_):
         raise Refused(f"{id_!r} is no id; use a-z, 0-9 and single hyphens, as zero3-lost-inputs")
