@@ -98,7 +98,7 @@ def test_another_backward_is_declined() -> None:
 def test_a_backward_that_raised_leaves_the_hooks_as_they_were() -> None:
     engine = Engine(4)
 
-    def fails(*_: Any) -> None:
+    def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError):
