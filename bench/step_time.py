@@ -1,7 +1,7 @@
 """A training step with vlmpatch beside the same step with the flags set by hand.
 
 ``python -m bench.step_time CHECKPOINT [STEPS]`` in an environment with torch and transformers;
-CHECKPOINT is a Qwen2-VL folder (``tests.lab.tiny`` makes one). The two models of the comparison live
+CHECKPOINT is a Qwen2-VL folder (``tests.lab.checkpoints`` makes one). The two models of the comparison live
 in two processes that take turns, because vlmpatch is a property of a process. Printed: the ratio of
 the median step times, and the Python calls of one step, which must be equal.
 """

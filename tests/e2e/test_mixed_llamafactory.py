@@ -15,8 +15,8 @@ import pytest
 from tests.e2e import mixed_frameworks
 from tests.e2e.mixed_frameworks import Train, bare_is_right, launched
 from tests.e2e.test_launchers import Training
+from tests.families._shared.files import SHAREGPT
 from tests.lab import envs, launch
-from tests.lab.tiny import SHAREGPT
 
 pytestmark = pytest.mark.slow
 STACKS = ("llamafactory093", "llamafactory095")

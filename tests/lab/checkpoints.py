@@ -1,12 +1,11 @@
-"""Makes several tiny checkpoints after one import: ``python -m tests.lab.checkpoints KIND=FOLDER ...``."""
+"""Makes several tiny checkpoints after one import: ``python -m tests.lab.checkpoints FAMILY=FOLDER ...``."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-from tests.lab.tiny import KINDS, build
-from tests.lab.zoo import ZOO
+from tests import families
 from vlmpatch_lab.models import add_vocabulary
 
 
@@ -16,7 +15,7 @@ def main() -> None:
     for pair in sys.argv[1:]:
         kind, _, folder = pair.partition("=")
         torch.manual_seed(0)  # whoever else is made in this process
-        made = ZOO[kind](Path(folder)) if kind in ZOO else build(KINDS[kind], Path(folder))
+        made = families.make(kind, Path(folder))
         add_vocabulary(Path(folder) / "config.json")
         print(f"{kind}: {made:,} parameters in {folder}", flush=True)
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 import transformers
 
-from tests.lab import zoo
+from tests.families._shared.sizes import TEXT
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
 
@@ -343,7 +343,7 @@ def old_script(cell: Cell, folder: Path) -> Gradients:
 
 def _llama() -> Any:
     transformers.set_seed(3)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**zoo.TEXT))
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT))
 
 
 def _accumulated(

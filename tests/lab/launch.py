@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests import families
 from tests.lab import envs
 from tests.lab.envs import Stack
-from tests.lab.zoo import ZOO
 from vlmpatch_lab.patience import within
 from vlmpatch_lab.ports import free_port
 
@@ -141,9 +141,7 @@ def checkpoints(stack: Stack, kinds: Iterable[str]) -> dict[str, Path]:
 
 
 def _checkpoint_folder(stack: Stack, kind: str) -> Path:
-    lab = ROOT / "tests" / "lab"
-    sources = [lab / "zoo.py", *sorted((lab / kind).glob("*.py"))] if kind in ZOO else [lab / "tiny.py"]
-    sources.append(lab / "checkpoints.py")
+    sources = [*families.recipe(kind), Path(__file__).with_name("checkpoints.py")]
     recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
     return envs.cache_root() / "models" / f"{kind}-{_transformers(stack)}-{recipe.hexdigest()[:8]}"
 

@@ -18,8 +18,9 @@ import torch
 import torch.distributed.fsdp
 import transformers
 
-from tests.lab import field, zoo
-from tests.lab.tiny import SHAREGPT
+from tests.families._shared.files import SHAREGPT
+from tests.families._shared.sizes import TEXT
+from tests.lab import field
 from vlmpatch_lab import engines, loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
@@ -224,7 +225,7 @@ def trl_dpo(cell: Cell, folder: Path, output: Path) -> None:
     # A language model: TRL's DPO hands Qwen2-VL its images without their grid.
     data = [{"prompt": "describe", "chosen": " a cat", "rejected": f" hello {n}"} for n in range(8)]
     torch.manual_seed(0)
-    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**zoo.TEXT, "vocab_size": 1024}))
+    model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**TEXT, "vocab_size": 1024}))
     trainer = trl.DPOTrainer(
         model=loading.add_lora(model, vision=False),
         args=trl.DPOConfig(**arguments(cell, output)),

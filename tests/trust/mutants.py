@@ -129,6 +129,7 @@ def main() -> int:
                 "tests/unit",
                 "tests/trust",
                 "tests/lab",
+                "tests/families",
             ):
                 shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
             for part in ("compat.toml", "pyproject.toml", "tests/conftest.py", "tests/__init__.py"):

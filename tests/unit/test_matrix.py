@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import families
 from tests.lab import envs
 from tests.lab.cells import Result
 from tests.matrix import bisect, drift, judge, render, rows, store
@@ -211,13 +212,10 @@ def test_the_page_marks_what_is_of_an_earlier_revision() -> None:
 
 
 def test_rows_name_patches_and_models_that_exist() -> None:
-    from tests.lab.tiny import KINDS
-    from tests.lab.zoo import ZOO
-
     known = rows.read()
     assert {r.patch for r in known.values()} - {""} <= store.entries().entries.keys()
     assert {name for r in known.values() for name in r.without} <= store.entries().entries.keys()
-    assert {r.cell.kind for r in known.values() if r.how != "script"} <= {*KINDS, *ZOO}
+    assert {r.cell.kind for r in known.values() if r.how != "script"} <= {*families.names()}
     assert all(any(rows.runs_on(r, stack) for stack in STACKS.values()) for r in known.values())
 
 

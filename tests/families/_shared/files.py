@@ -1,16 +1,11 @@
 """Tiny random checkpoints with everything a real one has: weights, tokenizer, processor, data.
 
-Runs inside a stack's environment: ``python -m tests.lab.tiny qwen2_vl FOLDER``. The folder then
-loads with ``from_pretrained`` like any download, and holds ``data/sft.jsonl`` and
-``data/dpo.jsonl`` (ms-swift's message format) with their images. From outside, use
-``tests.lab.launch.checkpoint``, which makes a folder once per transformers release.
-
-Another model is one more entry of ``KINDS``, or of ``zoo.ZOO`` where cells are all that is wanted.
+The folder loads with ``from_pretrained`` like any download, and holds ``data/sft.jsonl`` and
+``data/dpo.jsonl`` (ms-swift's message format) with their images, so that whole frameworks can train it.
 """
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
 import random
@@ -18,8 +13,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from tests.lab.zoo import ZOO
 
 CORPUS = "hello world describe the image a cat user assistant system you are a helpful assistant"
 PAD, END, TURN = "<|endoftext|>", "<|im_end|>", "<|im_start|>"
@@ -93,70 +86,6 @@ QWEN_VISION = {
 }
 QWEN_TEXT = {"rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]}}
 QWEN_IMAGE = "<|vision_start|><|image_pad|><|vision_end|>"
-
-KINDS = {
-    "qwen2_vl": Kind(
-        config="Qwen2VLConfig",
-        model="Qwen2VLForConditionalGeneration",
-        vision={**QWEN_VISION, "embed_dim": 32, "hidden_size": 64, "mlp_ratio": 2},
-        text=QWEN_TEXT,
-        top=qwen_ids,
-        preprocessor={**QWEN_PREPROCESSOR, "processor_class": "Qwen2VLProcessor"},
-        image=QWEN_IMAGE,
-    ),
-    "qwen2_5_vl": Kind(
-        config="Qwen2_5_VLConfig",
-        model="Qwen2_5_VLForConditionalGeneration",
-        vision={
-            **QWEN_VISION,
-            "hidden_size": 32,
-            "out_hidden_size": 64,
-            "intermediate_size": 64,
-            "window_size": 56,
-            "fullatt_block_indexes": [1],
-        },
-        text=QWEN_TEXT,
-        top=qwen_ids,
-        preprocessor={**QWEN_PREPROCESSOR, "processor_class": "Qwen2_5_VLProcessor"},
-        image=QWEN_IMAGE,
-    ),
-    # LLaVA for whole frameworks; cells have a smaller one in the zoo.
-    "llava_files": Kind(
-        config="LlavaConfig",
-        model="LlavaForConditionalGeneration",
-        vision={
-            "model_type": "clip_vision_model",
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "projection_dim": 32,
-            "image_size": 28,
-            "patch_size": 14,
-        },
-        text={"model_type": "qwen2"},
-        top=lambda ids: {
-            "image_token_index": ids["<image>"],
-            "image_seq_length": 4,
-            "vision_feature_layer": -1,
-        },
-        preprocessor={
-            "image_processor_type": "CLIPImageProcessor",
-            "processor_class": "LlavaProcessor",
-            "size": {"shortest_edge": 28},
-            "crop_size": {"height": 28, "width": 28},
-        },
-        image="<image>",
-        tokens=(*QWEN_TOKENS, "<image>"),
-        processor={
-            "processor_class": "LlavaProcessor",
-            "patch_size": 14,
-            "num_additional_image_tokens": 1,
-            "vision_feature_select_strategy": "default",
-            "image_token": "<image>",
-        },
-    ),
-}
 
 
 def build(kind: Kind, folder: Path) -> int:
@@ -272,16 +201,3 @@ def _write(path: Path, value: object) -> None:
 
 def _write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.lab.tiny")
-    parser.add_argument("kind", choices=[*KINDS, *ZOO])
-    parser.add_argument("folder", type=Path)
-    asked = parser.parse_args()
-    made = ZOO[asked.kind](asked.folder) if asked.kind in ZOO else build(KINDS[asked.kind], asked.folder)
-    print(f"{asked.kind}: {made:,} parameters in {asked.folder}")
-
-
-if __name__ == "__main__":
-    main()
