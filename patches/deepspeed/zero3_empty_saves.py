@@ -9,7 +9,7 @@ Why: every rank holds a part of each weight and an empty tensor in its place, an
 What is done: the names of the placeholders that ``state_dict()`` hands out are remembered. ``torch.save``
 and safetensors refuse to write an empty tensor under one of these names; the error names it and what to
 call instead. Empty tensors of any other name are written as ever, and DeepSpeed's own checkpoints, which
-say that they are DeepSpeed's, too.
+say that they are DeepSpeed's, too, and sharded ones of a script's own, where a rank's slice may be empty.
 
 Every DeepSpeed. Upstream: https://github.com/OpenGVLab/InternVL/issues/751
 """
@@ -17,6 +17,7 @@ Every DeepSpeed. Upstream: https://github.com/OpenGVLab/InternVL/issues/751
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -86,10 +87,22 @@ def refuse(names: Mapping[str, Any], what: Any) -> None:
             raise RuntimeError(REFUSED.format(name=empty, shape=shape))
     if not names:
         return
-    for key, value in _tensors(what, DEPTH):
-        known = _placeholder(names, key) if value.numel() == 0 else None
-        if known is not None:
+    held = list(_tensors(what, DEPTH))
+    for key, value in held:
+        known = _placeholder(names, key) if _is_placeholder(value) else None
+        if known is not None and not any(_is_slice(names, *each) for each in held):
             raise RuntimeError(REFUSED.format(name=key, shape=tuple(names[known])))
+
+
+def _is_placeholder(value: Any) -> bool:
+    """Whether ``value`` is empty, and not for being cut from what is not."""
+    return bool(value.numel() == 0 and value.untyped_storage().nbytes() == 0)
+
+
+def _is_slice(names: Mapping[str, Any], key: str, value: Any) -> bool:
+    """Whether ``value`` is a part of a partitioned parameter: the script writes a file for each rank."""
+    known = _placeholder(names, key) if value.numel() else None
+    return known is not None and bool(value.numel() < math.prod(names[known]))
 
 
 def _tensors(what: Any, depth: int) -> Iterator[tuple[str, Any]]:

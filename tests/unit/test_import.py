@@ -95,3 +95,13 @@ def test_beside_a_folder_called_packaging(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", ["", "0", "-1", "none"])
 def test_a_rank_nobody_set_warns(rank: str) -> None:
     assert "VLMPATCH_LOG" in python("import vlmpatch", VLMPATCH_LOG="loud", LOCAL_RANK=rank).stderr
+
+
+def test_a_module_of_the_users_called_packaging_is_not_run(tmp_path: Path) -> None:
+    (tmp_path / "packaging.py").write_text("print('run')\n")
+    probe = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import vlmpatch\n"
+        "from vlmpatch.gate import versions\n"
+        "print(versions.satisfies('5.0.0rc1', '>=5.0.0.dev0'), 'packaging' in sys.modules)"
+    )
+    assert python(probe).stdout == "True False\n"

@@ -112,5 +112,20 @@ def test_under_which_names_an_empty_tensor_is_refused(key: str, refused: bool) -
     file = importlib.import_module("vlmpatch.patches.deepspeed.zero3_empty_saves")
     names = {"model.q.lora_A.default.weight": (2, 8)}
     with pytest.raises(RuntimeError, match="written empty") if refused else contextlib.nullcontext():
-        file.refuse(names, {"state": {key: SimpleNamespace(numel=lambda: 0)}})
-    file.refuse(names, {"state": {key: SimpleNamespace(numel=lambda: 16)}})
+        file.refuse(names, {"state": {key: tensor(0)}})
+    file.refuse(names, {"state": {key: tensor(16)}})
+
+
+def tensor(count: int, stored: int = 0) -> Any:
+    storage = SimpleNamespace(nbytes=lambda: 4 * (stored or count))
+    return SimpleNamespace(numel=lambda: count, untyped_storage=lambda: storage)
+
+
+def test_a_sharded_checkpoint_of_ones_own_may_hold_an_empty_slice() -> None:
+    file = importlib.import_module("vlmpatch.patches.deepspeed.zero3_empty_saves")
+    names = {"head.weight": (2, 8), "head.bias": (2,)}
+    file.refuse(names, {"head.bias": tensor(0, stored=2)})
+    file.refuse(names, {"head.bias": tensor(0), "head.weight": tensor(8)})
+    for whole in (tensor(0), tensor(16)):  # nothing gathered, or the weight alone
+        with pytest.raises(RuntimeError, match=r"head\.bias would be written empty"):
+            file.refuse(names, {"head.bias": tensor(0), "head.weight": whole})

@@ -77,12 +77,23 @@ def pep440() -> tuple[Any, Any]:
     Raises:
         ImportError: it is not installed.
     """
-    try:
-        specifiers, version = (importlib.import_module(f"packaging.{name}") for name in _PEP440)
-    except ImportError:
+    package = "packaging"
+    # Looked at first: a packaging.py beside a script is the script's, and is not ours to run.
+    if not _has("packaging", "specifiers.py"):
         package = _under_another_name("packaging", "specifiers.py")
-        specifiers, version = (importlib.import_module(f"{package}.{name}") for name in _PEP440)
+    specifiers, version = (importlib.import_module(f"{package}.{name}") for name in _PEP440)
     return specifiers.SpecifierSet, version.Version
+
+
+def _has(package: str, file: str) -> bool:
+    """Whether what is, or would be, imported as ``package`` has a file ``file``."""
+    from importlib.machinery import PathFinder
+
+    places = getattr(sys.modules.get(package), "__path__", None)
+    if package not in sys.modules:
+        spec = PathFinder.find_spec(package)
+        places = spec.submodule_search_locations if spec is not None else None
+    return any(os.path.isfile(os.path.join(place, file)) for place in places or ())
 
 
 def _under_another_name(package: str, having: str) -> str:
@@ -98,7 +109,7 @@ def _under_another_name(package: str, having: str) -> str:
             module.__path__ = places
             sys.modules[alias] = module
             break
-    return alias
+    return alias if alias in sys.modules else package  # in a zip, of a finder of its own
 
 
 def _recorded(distribution: str) -> list[str]:

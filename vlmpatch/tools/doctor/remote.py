@@ -7,6 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from vlmpatch.tools import files as files_
+
 NEWEST = 12  # files of the cache that are looked at
 LARGEST = 1 << 20
 _IN_PLACE = ("scatter_", "masked_scatter_", "index_copy_")
@@ -43,12 +45,11 @@ def files(folder: str) -> list[str]:
 def traits(path: str) -> list[Trait]:
     """What the file at ``path`` does that checkpointing or a newer transformers breaks on."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            source = handle.read()
+        source = files_.read(path, LARGEST)
         if "checkpoint" not in source and "PreTrainedModel" not in source and "scatter_" not in source:
             return []
         return sorted(set(_traits(ast.parse(source))), key=lambda trait: trait.line)
-    except (OSError, SyntaxError, ValueError, RecursionError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return []
 
 

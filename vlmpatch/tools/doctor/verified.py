@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Entry
+from vlmpatch.gate.versions import pep440
 from vlmpatch.tools.revision import Revisions
 
 _ROOT = os.path.dirname(default_path())
@@ -66,15 +67,14 @@ def sentence(entry: Entry, proven: Proofs, installed: Mapping[str, str | None], 
         installed: versions by distribution; those the patch's gate names are compared.
         revision: of the patch as it is installed.
     """
-    from packaging.version import InvalidVersion, Version
-
     if not proven:
         return "no verified versions on record"
+    _, Version = pep440()
     try:
         mine = {name: Version(Version(installed[name] or "").public) for name in entry.requires}
         stacks = [proof.versions for proof in proven]
         known = {name: sorted({Version(seen[name]) for seen in stacks if name in seen}) for name in mine}
-    except (InvalidVersion, KeyError):
+    except (ValueError, KeyError):
         return "verified on other versions"
     here = [proof for proof in proven if all(Version(proof.versions.get(n, "0")) == mine[n] for n in mine)]
     if any(revision in proof.revisions for proof in here):

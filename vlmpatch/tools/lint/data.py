@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from vlmpatch.tools import files
+
 ROWS = 2000
 BYTES = 8 << 20
 _KEYS = ("image", "images", "videos", "video", "image_path", "pixel_values")
@@ -21,23 +23,16 @@ class Count(NamedTuple):
 def count(path: str) -> Count | None:
     """Count in a JSON or JSON-lines file; None where it is neither."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            if path.endswith(".jsonl"):
-                text = handle.read(BYTES)
-                rows = [json.loads(line) for line in text.splitlines()[:-1][:ROWS] or text.splitlines()]
-            else:
-                rows = json.load(handle) if _small(path) else []
-    except (OSError, ValueError, RecursionError):
+        text = files.read(path, BYTES, cut=path.endswith(".jsonl"))
+        if path.endswith(".jsonl"):
+            rows = [json.loads(line) for line in text.splitlines()[:-1][:ROWS] or text.splitlines()]
+        else:
+            rows = json.loads(text)
+    except (OSError, ValueError, RecursionError, MemoryError):
         return None
     if not isinstance(rows, list):
         return None
     return _count(rows[:ROWS])
-
-
-def _small(path: str) -> bool:
-    import os
-
-    return os.path.getsize(path) <= BYTES
 
 
 def _count(rows: Iterable[object]) -> Count:

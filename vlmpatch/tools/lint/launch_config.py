@@ -9,8 +9,11 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from vlmpatch.tools import files
+
 DEPTH = 3  # configurations that name configurations
 UP = 6  # folders between a script and the one it is started in
+HEAVIEST = 100_000  # values of a YAML file
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _STAGE = re.compile(r"zero[_-]?(?:stage[_-]?)?([0-3])", re.IGNORECASE)
 
@@ -213,8 +216,7 @@ def from_script(path: str, launch: LaunchConfig) -> None:
     if _read(launch, path):
         return
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            text = handle.read(1 << 20)
+        text = files.read(path, 1 << 20, cut=True)
     except OSError as error:
         launch.problems.append(f"{path}: {error.strerror}")
         return
@@ -338,21 +340,33 @@ def _read(launch: LaunchConfig, path: str) -> bool:
     return known
 
 
+def _weight(node: Any, known: dict[int, int]) -> int:
+    """How many values a YAML document has once each alias is what it stands for."""
+    if id(node) not in known:
+        known[id(node)] = HEAVIEST + 1  # where it holds itself
+        parts = node.value if isinstance(getattr(node, "value", None), list) else []
+        inner = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
+        known[id(node)] = min(HEAVIEST + 1, 1 + sum(_weight(each, known) for each in inner))
+    return known[id(node)]
+
+
 def _parsed(path: str, launch: LaunchConfig) -> Mapping[str, Any] | None:
     try:
-        with open(path, encoding="utf-8", errors="replace") as handle:
-            text = handle.read(4 << 20)
+        text = files.read(path, 4 << 20)
         if path.endswith(".json"):
             data = json.loads(text)
         else:
             import yaml
 
+            if _weight(yaml.compose(text, Loader=yaml.SafeLoader), {}) > HEAVIEST:
+                raise ValueError("its aliases make it too large")
             data = yaml.safe_load(text)
     except ImportError:
         launch.problems.append(f"{path}: cannot be read without PyYAML (pip install pyyaml)")
         return None
-    except (OSError, ValueError, RecursionError) as error:
-        launch.problems.append(f"{path}: {str(error).splitlines()[0] if str(error) else 'cannot be read'}")
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "cannot be read"
+        launch.problems.append(f"{path}: {why.splitlines()[0]}")
         return None
     except Exception as error:  # PyYAML's errors have a root of their own, and it is imported only here
         launch.problems.append(f"{path}: {str(error).splitlines()[0]}")

@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from vlmpatch.tools import files
+
 _VISION = ("vision_config", "visual", "vision_tower", "mm_vision_tower", "vit_config", "vision_cfg")
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_intermediate_size")
 
@@ -25,11 +27,10 @@ def read(path: str) -> Model | str:
     """The model at folder or file ``path``, or what is wrong with it in words."""
     file = os.path.join(path, "config.json") if os.path.isdir(path) else path
     try:
-        with open(file, encoding="utf-8") as handle:
-            config = json.load(handle)
+        config = json.loads(files.read(file))
     except OSError as error:
         return f"{file}: {error.strerror}"
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         return f"{file}: {error}"
     if not isinstance(config, Mapping):
         return f"{file}: holds no settings"

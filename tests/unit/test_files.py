@@ -1,0 +1,67 @@
+"""What doctor is told to read may be anything that has a name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from vlmpatch.tools import files
+from vlmpatch.tools.doctor import remote
+from vlmpatch.tools.lint import data, launch_config, model
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
+)
+
+
+@pytest.fixture(params=["fifo", "endless"])
+def odd(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A file that never ends to be read."""
+    path = tmp_path / "config.json"
+    if request.param == "fifo":
+        os.mkfifo(path)
+    else:
+        path.symlink_to("/dev/zero")
+    return path
+
+
+def test_what_is_no_regular_file_is_not_read(odd: Path) -> None:
+    with pytest.raises(OSError, match="is no regular file"):
+        files.read(str(odd))
+    assert "is no regular file" in str(model.read(str(odd.parent)))
+    launch = launch_config.LaunchConfig()
+    launch_config.from_file(str(odd), launch)
+    launch_config.from_script(str(odd), launch)
+    assert set(launch.problems) == {f"{odd}: is no regular file"}
+    assert data.count(str(odd)) is None
+    assert remote.traits(str(odd)) == []
+
+
+def test_what_is_too_large_is_not_read_or_cut(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.write_text("x" * 100)
+    assert files.read(str(path), 100) == "x" * 100
+    with pytest.raises(OSError, match="larger than 99 bytes"):
+        files.read(str(path), 99)
+    assert files.read(str(path), 9, cut=True) == "x" * 9
+
+
+@pytest.mark.parametrize("text", [BOMB, "a: &a [*a]\n"])
+def test_aliases_are_not_expanded_without_end(text: str, tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    path = tmp_path / "ds.yaml"
+    path.write_text(text)
+    launch = launch_config.LaunchConfig()
+    launch_config.from_file(str(path), launch)
+    assert launch.problems == [f"{path}: its aliases make it too large"]
+
+
+def test_a_few_aliases_are_read(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    path = tmp_path / "ds.yaml"
+    path.write_text("base: &base {stage: 3}\nzero_optimization: *base\n")
+    launch = launch_config.LaunchConfig()
+    launch_config.from_file(str(path), launch)
+    assert launch.problems == []
