@@ -1,7 +1,9 @@
 """How often ``explain`` is right: ``python -m bench.explain FOLDER``.
 
 FOLDER holds ``reports.jsonl`` and ``unrelated.jsonl``, one report a line with ``id``, ``error`` (the text),
-``coverage_class`` (what it is) and ``explain_today``. The texts are others' and stay outside the repository.
+``coverage_class`` (what it is) and ``explain_today``, and ``round2.jsonl``, whose reports have ``text``,
+``expected`` (ids, ``silent``, or ``none`` for what was unknown when it was judged), ``cause`` and
+``decidable``. The texts are others' and stay outside the repository.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vlmpatch.catalog.location import default_path
 from vlmpatch.tools.explain import failures
@@ -43,11 +45,38 @@ CLASSES = {
 }
 
 
-def answer(text: str) -> str:
-    """The id of the failure that ``text`` is said to show, or nothing."""
+# What was unknown when round2.jsonl was judged, by a word of the cause as judged then.
+UNKNOWN_THEN = {
+    "the recomputation routes another number of tokens": {"F45"},
+    "outside its wrapped module": {"F39"},
+    "with frozen and trained parameters in one unit": {"F38"},
+    "naming a class that is not there": {"F40"},
+    "a tensor shared by reentrant segments by keyword": {"F36", "F37"},
+    "the same message in LLaVA's code with checkpointing": {"F36"},
+    "whose post-backward hook runs after the root is idle": {"F41"},
+    "a bucket is reused before its reduction is done": {"nan"},
+    "NaN from the second step": {"nan"},
+    "the same, FSDP2 / DCP": {"F42"},
+    "buffers are made in engine.backward": {"F46"},
+}
+
+
+class Said(NamedTuple):
+    """What a text is said to show: a failure of ours, another cause, or one that it may be."""
+
+    ours: str
+    other: str
+    hint: bool
+
+
+def answer(text: str) -> Said:
+    """What ``text`` is said to show."""
     known = failures.read(default_path())
-    hit = diagnose(io.BytesIO(text.encode()), known).hit
-    return hit.failure.id if hit and not hit.failure.foreign else ""
+    found = diagnose(io.BytesIO(text.encode()), known)
+    if found.hit is None:
+        return Said("", found.perhaps[0].id if found.perhaps else "", False)
+    id_, foreign = found.hit.failure.id, found.hit.failure.foreign
+    return Said("" if foreign else id_, id_ if foreign else "", found.hit.symptom.kind == "hint")
 
 
 def verdict(report: dict[str, Any], said: str) -> str:
@@ -65,20 +94,64 @@ def verdict(report: dict[str, Any], said: str) -> str:
     return "wrong" if said else "missed"
 
 
+def second_verdict(report: dict[str, Any], said: Said) -> str:
+    """The same for a report of ``round2.jsonl``; ``to judge`` where nobody has said yet what is right."""
+    expected = set(report["expected"])
+    if said.ours in expected or (said.hint and f"{said.ours}hint" in expected):
+        return "right"
+    if "silent" in expected:
+        return "wrong" if said.ours else "right"
+    if not report["decidable"]:
+        return "wrong" if said.ours else "no text"
+    if "none" not in expected:
+        return "wrong" if said.ours else "missed"
+    fits = next((ids for word, ids in UNKNOWN_THEN.items() if word in report["cause"]), None)
+    if fits is None:
+        return "to judge"
+    return "right" if {said.ours, said.other} & fits else "wrong" if said.ours else "missed"
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The reports in ``path``."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def main(folder: Path) -> int:
     """Print the counts and what is not right; returns 1 when something unrelated was claimed."""
+    wrong = first_round(folder)
+    if (folder / "round2.jsonl").exists():
+        second_round(read(folder / "round2.jsonl"))
+    return wrong
+
+
+def second_round(reports: list[dict[str, Any]]) -> None:
+    """Print the counts of ``round2.jsonl``, and each report that is not right."""
     counts: Counter[str] = Counter()
-    for line in (folder / "reports.jsonl").read_text().splitlines():
-        report = json.loads(line)
-        said = answer(report["error"])
+    for report in reports:
+        said = answer(report["text"])
+        found = second_verdict(report, said)
+        counts[found] += 1
+        if found not in ("right", "no text"):
+            told = said.ours or f"({said.other or '-'})"
+            print(f"{found}: {report['id']} {report['expected']}, said {told}: {report['cause']}")
+    decided = sum(counts.values()) - counts["no text"]
+    print(
+        f"second round: {counts['right']} of {decided} right; {counts['no text']} have no text that says it"
+    )
+
+
+def first_round(folder: Path) -> int:
+    """Print the counts of the first round; returns 1 when something unrelated was claimed."""
+    counts: Counter[str] = Counter()
+    for report in read(folder / "reports.jsonl"):
+        said = answer(report["error"]).ours
         found = verdict(report, said)
         counts[found] += 1
         if found in ("missed", "wrong"):
             print(f"{found}: {report['id']} is {report.get('coverage_class')}, said {said or '-'}")
     claims = 0
-    for line in (folder / "unrelated.jsonl").read_text().splitlines():
-        report = json.loads(line)
-        if said := answer(report["error"]):
+    for report in read(folder / "unrelated.jsonl"):
+        if said := answer(report["error"]).ours:
             claims += 1
             print(f"claimed: {report['id']}, said {said}")
     told = counts["right"] + counts["missed"] + counts["wrong"]

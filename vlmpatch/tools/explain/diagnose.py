@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
-from vlmpatch.tools.explain.logs import ENDS, Message, Reader, occurring
+from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, Message, Reader, occurring
 from vlmpatch.tools.explain.symptoms import Pattern, squeeze
 
 KEPT = 32  # of each kind of finding; the first ones are what counts
@@ -20,7 +20,11 @@ ALIKE = 3  # messages that differ in numbers only are looked at this often
 DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
-_OWN_TRACES = ("vlmpatch [", "vlmpatch INFO", "vlmpatch DEBUG", "/vlmpatch/", "-m vlmpatch run")
+# What vlmpatch itself prints; it may stand far from any error.
+_OWN_FACTS = (b"vlmpatch [", b"vlmpatch watch: ", b"vlmpatch INFO", b"vlmpatch DEBUG")
+_OWN_TRACES = (*(fact.decode() for fact in _OWN_FACTS), "/vlmpatch/", "-m vlmpatch run")
+_NAMED = re.compile(r"vlmpatch explain (F\d{1,3})\b")
+_PACKAGES = re.compile(r"[^\s\"']{1,200}?[/\\](?:site|dist)-packages(?=[/\\])")
 # Where a rank waited, as squeezed: the number of the collective, then what it is.
 _COLLECTIVE = re.compile(r"worknccl\(seqnum=(\d{1,18}),(optype=\w{1,40}(?:,numelin=\d{1,18})?)")
 # As people retype it: `ALLREDUCE SeqNum=4176 NumelIn=1`.
@@ -46,9 +50,11 @@ class Hit(NamedTuple):
 class Diagnosis(NamedTuple):
     """What a log shows.
 
-    ``hit`` is the answer; without one, ``first`` is the first exception nobody caught. ``ranks`` are those
-    that show the same, ``versions`` what the log says is installed, ``active`` whether vlmpatch left a trace.
-    ``perhaps`` is a failure that prints ``first`` too, where nothing tells whether this is one.
+    ``hit`` is the answer; without one, ``first`` is the first exception nobody caught, or the last frame of
+    a traceback that is cut off before its exception. ``ranks`` are those that show the same, ``versions``
+    what the log says is installed, ``folders`` where its packages lie, ``active`` whether vlmpatch left a
+    trace, ``own`` what it said. ``perhaps`` are failures that print ``first`` too, or come to such an end,
+    where nothing tells whether this is one.
     """
 
     hit: Hit | None
@@ -56,11 +62,14 @@ class Diagnosis(NamedTuple):
     ranks: tuple[str, ...]
     versions: dict[str, str]
     active: bool
-    perhaps: Failure | None = None
+    perhaps: tuple[Failure, ...] = ()
+    folders: frozenset[str] = frozenset()
+    own: tuple[Message, ...] = ()
 
 
 class _Findings:
     def __init__(self, failures: Failures) -> None:
+        self.known = failures.known
         self.symptoms = [(failure, each) for failure in failures.known.values() for each in failure.symptoms]
         self.hits: list[Hit] = []
         self.counts: dict[int, int] = {}
@@ -69,6 +78,9 @@ class _Findings:
         self.versions: dict[str, str] = {}
         self.shapes: dict[int, int] = {}
         self.active = False
+        self.folders: set[str] = set()
+        self.own: list[Message] = []
+        self.cut: Message | None = None
         self.collectives: dict[str, str] = {}
         self.differ = False  # ranks wait in different collectives of one number
 
@@ -84,9 +96,15 @@ class _Findings:
         self._versions(message.text)
         self.active = self.active or any(trace in message.text for trace in _OWN_TRACES)
         own = squeezed.startswith("vlmpatch[")
+        if message.text.startswith(OWN_LINES):
+            self._own(message)
+        elif len(self.folders) < KEPT:
+            self.folders.update(_PACKAGES.findall(message.text))
         message = message._replace(text=message.text[-TEXT:])
+        if message.cut:
+            self.cut = message
         for number, (failure, symptom) in enumerate(self.symptoms):
-            if symptom.own == own and symptom.fits(squeezed) and _decides(symptom, message):
+            if symptom.own == own and _asked(symptom, message) and symptom.fits(squeezed):
                 self.ranks.setdefault(failure.id, set()).add(message.source)
                 if self.counts.setdefault(number, 0) < KEPT:
                     self.counts[number] += 1
@@ -95,6 +113,16 @@ class _Findings:
             self.errors.append(message)
             if len(self.errors) > KEPT:
                 del self.errors[KEPT // 2]
+
+    def _own(self, message: Message) -> None:
+        """Keep what vlmpatch said; a line of VLMPATCH_WATCH that names a failure shows it."""
+        if len(self.own) < KEPT:
+            self.own.append(message)
+        named = _NAMED.search(" ".join(message.text.split()))
+        if named and squeeze(message.text).startswith("vlmpatchwatch:") and named[1] in self.known:
+            failure = self.known[named[1]]
+            self.ranks.setdefault(failure.id, set()).add(message.source)
+            self.hits.append(Hit(failure, WATCHED, message))
 
     def _compare(self, squeezed: str) -> None:
         for match in (*_COLLECTIVE.finditer(squeezed), *_RETYPED.finditer(squeezed)):
@@ -105,6 +133,9 @@ class _Findings:
         for match in _VERSION.finditer(text):
             name = match[1].lower()
             self.versions.setdefault("torch" if name == "pytorch" else name, match[2].rstrip("."))
+
+
+WATCHED = Symptom(kind="hint")  # a line of VLMPATCH_WATCH
 
 
 def diagnose(
@@ -118,9 +149,8 @@ def diagnose(
         progress: told now and then how many bytes have been read.
     """
     findings = _Findings(failures)
-    asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
     if stream.seekable():
-        reader = Reader(findings.take)
+        reader = Reader(findings.take, facts=_OWN_FACTS)
         reader.read(stream, progress)
         if not findings.errors and not findings.hits and reader.size > 2 * ENDS:
             stream.seek(0)
@@ -128,9 +158,13 @@ def diagnose(
         asked = {fact for hit in findings.hits for fact in (*hit.symptom.seen, *hit.symptom.unseen)}
         seen = occurring(stream, [fact.encode() for fact in asked]) if asked else set()
     else:
-        reader = Reader(findings.take, _words(findings.symptoms), [fact.encode() for fact in asked])
+        asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
+        reader = Reader(
+            findings.take, _words(findings.symptoms), [*_OWN_FACTS, *(fact.encode() for fact in asked)]
+        )
         reader.read(stream, progress)
         seen = {fact for fact, there in reader.facts.items() if there}
+    findings.active = findings.active or any(reader.facts[fact] for fact in _OWN_FACTS)
     return _conclude(findings, {fact.decode() for fact in seen}, reader.steps)
 
 
@@ -140,14 +174,24 @@ def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
 
     hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
     hits = [hit for hit in hits if findings.differ or not hit.symptom.ranks]
-    hits = [hit for hit in hits if not (hit.failure.foreign and caught(hit.message))]
+    hits = [
+        hit for hit in hits if hit.symptom.kind == "hint" or not (hit.failure.foreign and caught(hit.message))
+    ]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
-    hit, first = _choose(hits, unknown)
+    hit, first = _choose(hits, unknown, findings.cut)
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
-    own = (each.failure for each in hits if each.symptom.kind == "perhaps" and each.message is first)
-    perhaps = None if hit else next(own, None)
-    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps)
+    maybe = [
+        each.failure for each in hits if each.symptom.kind in ("perhaps", "cut") and each.message is first
+    ]
+    perhaps = () if hit else tuple({failure.id: failure for failure in maybe}.values())
+    folders, own = frozenset(findings.folders), tuple(findings.own)
+    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps, folders, own)
+
+
+def _asked(symptom: Symptom, message: Message) -> bool:
+    """Whether ``message`` is one that ``symptom`` is about."""
+    return message.cut if symptom.kind == "cut" else _decides(symptom, message)
 
 
 def _decides(symptom: Symptom, message: Message) -> bool:
@@ -162,7 +206,9 @@ def _borne_out(symptom: Symptom, seen: set[str]) -> bool:
     return (not symptom.seen or not seen.isdisjoint(symptom.seen)) and seen.isdisjoint(symptom.unseen)
 
 
-def _choose(hits: list[Hit], unknown: list[Message]) -> tuple[Hit | None, Message | None]:
+def _choose(
+    hits: list[Hit], unknown: list[Message], cut: Message | None
+) -> tuple[Hit | None, Message | None]:
     def first(kind: str, foreign: bool) -> Hit | None:
         those = [hit for hit in hits if hit.symptom.kind == kind and hit.failure.foreign is foreign]
         # Of two symptoms in one message the one that names its patches says more.
@@ -175,13 +221,21 @@ def _choose(hits: list[Hit], unknown: list[Message]) -> tuple[Hit | None, Messag
         return theirs, theirs.message
     if message:
         return None, message
-    left = first("echo", False) or first("echo", True) or first("hint", False)
-    return left, left.message if left else None
+    if left := first("echo", False) or first("echo", True):
+        return left, left.message
+    if cut:
+        return None, cut
+    watched = next((hit for hit in hits if hit.symptom is WATCHED), None)
+    if left := watched or first("hint", True) or first("hint", False):
+        return left, left.message
+    # A line that people quote without its exception's name.
+    bare = next((hit.message for hit in hits if hit.symptom.kind == "perhaps"), None)
+    return None, bare
 
 
 def _words(symptoms: list[tuple[Failure, Symptom]]) -> list[bytes]:
     """What the reader must not pass over: of each symptom a word as it is printed."""
-    return sorted({word for _, symptom in symptoms for word in symptom.words})
+    return sorted({*_OWN_FACTS[:2], *(word for _, symptom in symptoms for word in symptom.words)})
 
 
 def shown(message: Message, pattern: Pattern | None = None) -> str:

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,7 +16,7 @@ from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.gate import versions
 from vlmpatch.tools import codes
 from vlmpatch.tools.explain import failures
-from vlmpatch.tools.explain.diagnose import Diagnosis, Hit, diagnose, printable, shown
+from vlmpatch.tools.explain.diagnose import WATCHED, Diagnosis, Hit, diagnose, printable, shown
 from vlmpatch.tools.explain.symptoms import squeeze
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
@@ -24,6 +25,7 @@ SCHEMA = 1  # of --json
 LARGE = 64 << 20  # from here on progress is shown
 LOGS = (".log", ".txt", ".out", ".err")  # what a folder of logs holds
 MOST = 1024
+SHOWN = 4  # of what vlmpatch itself said
 _EVERYWHERE = ("torch", "transformers", "deepspeed", "peft", "accelerate")
 
 
@@ -35,17 +37,23 @@ class Applies(NamedTuple):
     reason: str
 
 
-def applies(entry: Entry, seen: Mapping[str, str], modules: Mapping[str, str], say: Words) -> Applies:
-    """Hold the ranges of ``entry`` against the versions ``seen`` in a log, or those installed here."""
+def applies(entry: Entry, log: Diagnosis, modules: Mapping[str, str], say: Words) -> Applies:
+    """Hold the ranges of ``entry`` against the versions in a log, or those installed here.
+
+    What is installed here says nothing of a log that names versions itself, or that is from another place.
+    """
     reasons, verdict = [], "applies"
+    here = not log.versions and (not log.folders or not log.folders.isdisjoint(_own_folders()))
     for name, specifier in entry.requires.items():
-        version, origin = seen.get(name), say("from the log")
-        if version is None:
-            version = versions.installed(name, modules.get(name, name)).version
-            origin = say("in this environment")
-        if version is None and name not in _EVERYWHERE:
+        module = modules.get(name, name)
+        version, origin = log.versions.get(name), say("from the log")
+        if version is None and here:
+            version, origin = versions.installed(name, module).version, say("in this environment")
+        if version is None and name not in _EVERYWHERE and not _runs(module, log):
             reason = say("nothing of {name} shows in the log, and it is not installed here", name=name)
-            return Applies(entry.id, "not here", reason)
+            return Applies(
+                entry.id, "not here", reason if here else say("nothing of {name} shows in the log", name=name)
+            )
         if version is None:
             verdict = "perhaps"
             reasons.append(f"{name} {specifier}")
@@ -62,13 +70,27 @@ def applies(entry: Entry, seen: Mapping[str, str], modules: Mapping[str, str], s
     return Applies(entry.id, verdict, ", ".join(reasons))
 
 
+def _own_folders() -> set[str]:
+    """Where the packages of this environment lie."""
+    return {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+
+
+def _runs(module: str, log: Diagnosis) -> bool:
+    """Whether a frame of the message that decides lies in ``module``."""
+    return log.first is not None and f"/{module.replace('.', '/')}/" in log.first.text
+
+
 class Answer(NamedTuple):
-    """A diagnosis, and what follows from it: ``why`` in both languages, ``file`` where there were several."""
+    """A diagnosis, and what follows from it: ``why`` in both languages, ``file`` where there were several.
+
+    ``ends`` are the patches whose words in the log are about it.
+    """
 
     diagnosis: Diagnosis
     patches: tuple[Applies, ...]
     why: tuple[str, str] = ("", "")
     file: str = ""
+    ends: tuple[str, ...] = ()
 
     @property
     def ours(self) -> Hit | None:
@@ -84,11 +106,13 @@ def answer(stream: BinaryIO, catalog: Catalog, say: Words, progress: Callable[[i
         return Answer(diagnosis, ())
     entries = diagnosis.hit.failure.patches(catalog, diagnosis.hit.symptom)
     order = ("applies", "perhaps", "not here")
-    found = [applies(entry, diagnosis.versions, catalog.modules, say) for entry in entries]
+    found = [applies(entry, diagnosis, catalog.modules, say) for entry in entries]
     why = diagnosis.hit.failure.cause
     if diagnosis.hit.symptom.patches and entries:
         why = entries[0].summary, entries[0].summary_zh  # says more than what many have in common
-    return Answer(diagnosis, tuple(sorted(found, key=lambda each: order.index(each.verdict))), why)
+    patches = tuple(sorted(found, key=lambda each: order.index(each.verdict)))
+    ends = tuple(f"vlmpatch [{entry.id}]" for entry in diagnosis.hit.failure.patches(catalog))
+    return Answer(diagnosis, patches, why, ends=ends)
 
 
 def data(given: Answer, say: Words) -> dict[str, Any]:
@@ -102,7 +126,8 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "cause": say.pick(given.why) if hit else None,
         "kind": hit.symptom.kind if hit else None,
         "instead": foreign.failure.id if foreign else None,
-        "perhaps": given.diagnosis.perhaps.id if given.diagnosis.perhaps else None,
+        "perhaps": given.diagnosis.perhaps[0].id if given.diagnosis.perhaps else None,
+        "cut": first is not None and first.cut,
         "seen": _seen(given) if first else None,
         "line": first.at if first else None,
         "file": given.file or None,
@@ -155,13 +180,16 @@ def page(given: Answer, say: Words) -> Page:
     if ranks:
         where += ", " + printable(", ".join(ranks[:4]) + (" …" if len(ranks) > 4 else ""), 60)
     made.add(f"{_seen(given)} ({where})", label=say("Seen"))
-    if hit.symptom.kind == "hint":
+    if hit.symptom is WATCHED:
+        pass  # what it says is the finding
+    elif hit.symptom.kind == "hint":
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
     elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
         made.add("\t" + say(_MESSAGE_ONLY))
     made.add(say.pick(given.why), label=say("Why"))
     _patches(made, given, say)
     made.add(say(_trace(given)), label="vlmpatch")
+    _own_words(made, given, say, hit.failure)
     for number, line in enumerate(_advice(given, say)):
         made.code(line, say("Do this") if number == 0 else say("or"))
     made.code(f"python -m vlmpatch explain {hit.failure.id}", say("More"))
@@ -174,6 +202,21 @@ def _trace(given: Answer) -> str:
         return _NO_TRACE
     expected = any(each.verdict != "not here" for each in given.patches)
     return _STILL if expected else "It was active in that run."
+
+
+def _own_words(made: Page, given: Answer, say: Words, about: failures.Failure | None = None) -> None:
+    """What vlmpatch said in that run; with a failure, what it said of that."""
+    own = [each for each in given.diagnosis.own if about is None or _speaks(each.text, about, given)]
+    for each in own[:SHOWN]:
+        made.add(f"\t{say('It said:')} {shown(each)} ({_place(given, each.at, say)})")
+
+
+def _speaks(text: str, about: failures.Failure, given: Answer) -> bool:
+    hit = given.diagnosis.hit
+    if hit is not None and hit.message.text == text:
+        return False
+    ids = (*given.ends, f"explain {about.id}")
+    return any(id_ in text for id_ in ids)
 
 
 def _patches(made: Page, given: Answer, say: Words) -> None:
@@ -191,6 +234,10 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
 
 
 _MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
+_CUT = (
+    "Its traceback is cut off before the exception, which alone decides. Below is the last frame; the lines "
+    "after it are wanted, down to the one that names the error:"
+)
 _NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
 _STILL = "It was active and the run failed all the same: VLMPATCH_LOG=info shows what it did. Until then:"
 
@@ -204,19 +251,35 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     hit, first = given.diagnosis.hit, given.diagnosis.first
     if first is None:
         made.add(say("No error shows in it at all."))
+        _own_words(made, given, say)
         return
-    made.add(say("What it shows instead:" if hit else "The first error in it that nobody caught:"))
+    made.add(say(_headline(given)))
     made.add()
     made.add(f"{_seen(given)} ({_place(given, first.at, say)})", label=say("Seen"))
-    if perhaps := given.diagnosis.perhaps:
-        made.add(f"{perhaps.id} · {say.pick(perhaps.title)}", label=say("Perhaps"))
+    for number, perhaps in enumerate(given.diagnosis.perhaps):
+        made.add(f"{perhaps.id} · {say.pick(perhaps.title)}", label=" " if number else say("Perhaps"))
+    if first.cut:
+        made.code("tail -n 100 train.log | python -m vlmpatch explain -", say("Do this"))
+    elif given.diagnosis.perhaps:
         made.add("\t" + say(_MESSAGE_ONLY))
-        made.code(f"python -m vlmpatch explain {perhaps.id}", say("More"))
+    for number, perhaps in enumerate(given.diagnosis.perhaps):
+        made.code(f"python -m vlmpatch explain {perhaps.id}", " " if number else say("More"))
     if hit:
         made.add(say.pick(hit.failure.title), label=say("Why"))
         made.add("\t" + say.pick(hit.failure.cause))
         for number, line in enumerate(_advice(given, say)):
             made.code(line, say("Do this") if number == 0 else say("or"))
+
+
+def _headline(given: Answer) -> str:
+    first = given.diagnosis.first
+    if given.diagnosis.hit:
+        return "What it shows instead:"
+    if first and first.cut:
+        return _CUT
+    return (
+        "The first error in it that nobody caught:" if first and first.error else "A line that could be one:"
+    )
 
 
 def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Page:
@@ -228,9 +291,12 @@ def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Pag
         made.add(say.pick(failure.where), label=say("Where"))
     made.add(say.pick(failure.cause), label=say("Why"))
     label = say("Ended by")
-    for entry in failure.patches(catalog):
+    ending = failure.patches(catalog)
+    for entry in ending:
         made.add(f"{entry.id}: {say.pick((entry.summary, entry.summary_zh))}", label=label)
         label = " "
+    if not ending and not failure.foreign:
+        made.add(say("no patch yet; this helps:"), label=label)
     for number, line in enumerate(failure.advice[say.language == "zh"]):
         made.code(line, say("Do this") if number == 0 else say("or"))
     return made

@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
+from vlmpatch.tools.explain.lines import lines
+
 PIECE = 1 << 20
 AROUND = 12 << 10  # bytes looked at before and after a word
 ENDS = 192 << 10  # the first and the last bytes of a log are looked at in any case
@@ -63,6 +65,7 @@ _EXCEPTION = re.compile(
 _BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
 _FRAME = re.compile(r'\s*(?:[│|] )?File ".{1,400}", line \d')
 _TRACEBACK = "Traceback (most recent call last)"
+OWN_LINES = ("vlmpatch [", "vlmpatch watch: ", "vlmpatch WARNING: ")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
 
@@ -70,7 +73,8 @@ class Message(NamedTuple):
     """What one rank printed together.
 
     ``at`` is the number of its decisive line; ``error`` the name of the exception it ends in, or nothing;
-    ``line`` the decisive line itself, cleaned; ``steps`` how many losses were reported before it.
+    ``line`` the decisive line itself, cleaned; ``steps`` how many losses were reported before it; ``cut``
+    whether it is a traceback whose exception never came.
     """
 
     at: int
@@ -79,6 +83,7 @@ class Message(NamedTuple):
     line: str
     text: str
     steps: int
+    cut: bool = False
 
 
 class Line(NamedTuple):
@@ -131,12 +136,14 @@ class _Source:
     def take(self) -> Message | None:
         """The message so far; this then begins anew."""
         lines, decisive, error, steps = self.lines, self.decisive, self.error, self.steps
+        frames = [line for line in lines if _FRAME.match(line.text)] if decisive is None else []
+        cut = bool(frames) and (self.traced or frames[-1] in lines[-3:])
         self.__init__()  # type: ignore[misc]
         if not lines:
             return None
-        decisive = decisive or lines[0]
+        decisive = decisive or (frames[-1] if cut else lines[0])
         text = "\n".join(line.text for line in lines)
-        return Message(decisive.at, decisive.source, error, decisive.text, text, steps)
+        return Message(decisive.at, decisive.source, error, decisive.text, text, steps, cut)
 
 
 class Messages:
@@ -181,7 +188,7 @@ class Messages:
             self._finish(source)
             source.traced = _TRACEBACK in text
             source.add(line)
-        elif text.startswith("vlmpatch [") or "python -m vlmpatch explain" in text:
+        elif text.startswith(OWN_LINES) or "python -m vlmpatch explain" in text:
             self._finish(source)
             source.add(line)
             self._finish(source)
@@ -334,11 +341,9 @@ class Reader:
         self._close_looks += len(part)
         self._messages.steps = self._losses + self._data.count(_PROGRESS, 0, here)
         first = 1 + self._lines + self._data.count(b"\n", 0, here)
-        for number, line in enumerate(part.split(b"\n"), first):
-            for raw in line.split(b"\r"):
-                if raw.strip():
-                    self._messages.steps += _PROGRESS in raw
-                    self._messages.add(clean(raw, number))
+        for number, raw in lines(part, first):
+            self._messages.steps += _PROGRESS in raw
+            self._messages.add(clean(raw, number))
         return start + len(part)
 
 

@@ -95,10 +95,19 @@ def halved(found: tuple[Numbers, ...]) -> bool:
     return len(found) == 2 and doubled(found[::-1])
 
 
+def rows_apart(found: tuple[Numbers, ...]) -> bool:
+    """Two shapes alike but for their rows, of which one has a few more or fewer."""
+    differing = _differing(found)
+    if len(differing) != 1 or len(found[0]) < 2 or found[0][0] == found[1][0]:
+        return False
+    fewer, more = sorted(differing[0])
+    return fewer > 0 and more - fewer <= max(1, fewer // 8)
+
+
 def _differing(found: tuple[Numbers, ...]) -> list[tuple[int, int]]:
     if len(found) < 2 or len(found[0]) != len(found[1]):
         return []
     return [(one, other) for one, other in zip(found[0], found[1], strict=True) if one != other]
 
 
-RELATIONS = {"one apart": one_apart, "doubled": doubled, "halved": halved}
+RELATIONS = {"one apart": one_apart, "doubled": doubled, "halved": halved, "rows apart": rows_apart}

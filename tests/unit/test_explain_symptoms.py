@@ -1,0 +1,181 @@
+"""Symptoms of single failures: what they claim, and the ordinary errors that look alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_explain import READY, TRACE, of, said
+
+SECOND = "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors"
+NO_GRAPH = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
+CHECKPOINT = 'File "/x/site-packages/torch/utils/checkpoint.py", line 320, in backward\n'
+TRAINER = 'File "/x/site-packages/transformers/trainer.py", line 2325, in train\n'
+FSDP = 'File "/x/site-packages/torch/distributed/fsdp/fully_sharded_data_parallel.py", line 864, in forward\n'
+APART = (
+    "CheckpointError: torch.utils.checkpoint: Recomputed values for the following tensors have different\n"
+    "saved metadata: {{'shape': torch.Size([{}]), 'dtype': torch.bfloat16}}\n"
+    "recomputed metadata: {{'shape': torch.Size([{}]), 'dtype': torch.bfloat16}}"
+)
+UNUSED = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
+    "This error indicates that your module has parameters that were not used in producing loss."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        (TRACE + CHECKPOINT + SECOND, "F36"),
+        ("gradient_checkpointing: true\n" + TRACE + TRAINER + SECOND, "F36"),
+        (TRACE + TRAINER + SECOND, None),
+        (SECOND, None),
+        ('File "/x/unsloth_compiled_cache/T.py", line 53, in wrapper\n' + TRACE + SECOND, "F37"),
+        ("use_reentrant=True under unsloth\n" + SECOND, "F37"),
+        ("ValueError: Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`", "F38"),
+        ("Must flatten tensors with uniform requires_grad when use_orig_params=False", "F38"),
+        (
+            "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
+            None,
+        ),
+        (TRACE + FSDP + "RuntimeError: 'weight' must be 2-D", "F39"),
+        ("accelerate, distributed_type: FSDP\nRuntimeError: 'weight' must be 2-D", "F39"),
+        ("zero3, no FSDP here\nRuntimeError: 'weight' must be 2-D", None),
+        ("RuntimeError: 'weight' must be 2-D", "F26"),
+        ("ValueError: Could not find the transformer layer class Qwen2VLVisionBlock in the model.", "F40"),
+        ("Exception: Could not find the transformer layer class to wrap in the model.", "F40"),
+        (
+            'File "/x/fsdp_utils.py", line 66, in get_fsdp_wrap_policy\n'
+            "Exception: Cannot find Qwen2VLDecoderLayer in pretrained model.",
+            "F40",
+        ),
+        ('File "/x/load.py", line 6, in f\nKeyError: Cannot find bias in pretrained model.', None),
+        (
+            "ValueError: expected to be in states [<TrainingState.FORWARD_BACKWARD: 2>] but current state is "
+            "TrainingState.IDLE",
+            "F41",
+        ),
+        (
+            "RuntimeError: Missing key in checkpoint state_dict:\n  app.optimizers.state.model.tower.w.step.",
+            "F42",
+        ),
+        ("RuntimeError: Missing key in checkpoint state_dict: model.head.weight.", None),
+        (
+            "RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n\tMissing key(s) in "
+            'state_dict: "base_model.model.model.embed_tokens.weight"',
+            "F43",
+        ),
+        (
+            'RuntimeError: Error(s) in loading state_dict for Net:\n Missing key(s) in state_dict: "fc.w"',
+            None,
+        ),
+        (
+            "There were missing keys in the checkpoint model loaded: ['model.language_model.embed_tokens.w'\n"
+            "There were unexpected keys in the checkpoint model loaded: ['model.embed_tokens.w']",
+            "F44",
+        ),
+        ("There were missing keys in the checkpoint model loaded: ['lm_head.weight'].", None),
+        (APART.format("965, 5120", "964, 5120"), "F45"),
+        (APART.format("4, 320", "128, 320"), None),
+        (APART.format("8, 965, 64", "8, 964, 64"), None),
+        (
+            'File "/x/deepspeed/runtime/zero/stage_1_and_2.py", line 1100, in reduce_ipg_grads\n'
+            "    self.average_tensor(bucket.buffer[bucket.index].narrow(0, 0, bucket.elements), comm_dtype)\n"
+            "IndexError: list index out of range",
+            "F46",
+        ),
+        ("AttributeError: 'DeepSpeedZeroOptimizer' object has no attribute 'ipg_index'", "F46"),
+        ('File "/x/lora.py", line 9, in train_lora\n' + NO_GRAPH, None),
+        ("diffusers, from peft import LoraConfig\n" + NO_GRAPH, None),
+        ("from peft import get_peft_model\n" + NO_GRAPH, "F5"),
+        ("I set use_checkpoint to True\n" + NO_GRAPH, "F5"),
+        ("--gradient_checkpointing true --lora_rank 0\n" + NO_GRAPH, None),
+        (UNUSED, "F19"),
+        (UNUSED + " You can enable unused parameter detection by (1) passing the keyword argument", None),
+        ('File "/x/mmf/trainers/core/training_loop.py", line 33, in training_loop\n' + UNUSED, None),
+        (TRACE + 'File "/x/torch/nn/parallel/distributed.py", line 1775, in _pre_forward\n' + UNUSED, "F19"),
+    ],
+)
+def test_texts(text: str, id_: str | None) -> None:
+    assert said(text) == id_
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        ("{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-08, 'epoch': 0.01}", "nan"),
+        (
+            "None of the inputs have requires_grad=True.\n{'loss': 0.0, 'grad_norm': nan, 'epoch': 0.01}",
+            "nan",
+        ),
+        ("lora_r=0\nUserWarning: None of the inputs have requires_grad=True.", "nothing-trained"),
+        ("trainable params: 0 || all params: 9\n" + NO_GRAPH, "nothing-trained"),
+        ('File "/x/mmf/trainers/core/training_loop.py", line 33, in f\n' + UNUSED, "unused-parameters"),
+    ],
+)
+def test_causes_of_others_are_named_and_promise_no_import(text: str, id_: str) -> None:
+    hit = of(text).hit
+    assert hit is not None
+    assert (hit.failure.id, hit.failure.foreign) == (id_, True)
+
+
+def test_a_message_that_many_programs_print_is_named_only() -> None:
+    assert [failure.id for failure in of(SECOND).perhaps] == ["F36"]
+    assert [failure.id for failure in of(TRACE + TRAINER + SECOND).perhaps] == ["F36"]
+
+
+CUT = TRACE + '  File "/x/site-packages/torch/autograd/graph.py", line 823, in _engine_run_backward\n'
+
+
+def test_a_traceback_without_its_exception_is_cut_and_says_what_it_could_be() -> None:
+    found = of(CUT)
+    assert found.hit is None
+    assert found.first is not None
+    assert found.first.cut
+    assert found.first.line.endswith("in _engine_run_backward")
+    assert "F3" in [failure.id for failure in of(CUT + "    return x.run_backward(").perhaps]
+    assert not of(CUT).perhaps
+    assert said(CUT + READY) == "F3"
+    assert said("UserWarning: None of the inputs have requires_grad=True.\n" + CUT) is None
+
+
+def test_two_ranks_on_one_line_are_two() -> None:
+    assert said(APART.format("965, 5120", "964, 5120") + "[rank13]: " + TRACE) == "F45"
+
+
+UNRELATED = [
+    "KeyError: 'lora_config'",
+    "ValueError: invalid literal for int() with base 10: 'lora'",
+    "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x12 and 10x2)",
+    "RuntimeError: The size of tensor a (3) must match the size of tensor b (4) at non-singleton dimension 1",
+    "RuntimeError: expected scalar type Half but found Float",
+    "RuntimeError: Expected all tensors to be on the same device, but found cuda:0 and cpu!",
+    SECOND,
+    NO_GRAPH,
+    "RuntimeError: Given groups=1, weight of size [64, 3, 7, 7], expected input[1, 1, 8, 8]",
+    "IndexError: list index out of range",
+    "IndexError: index 5 is out of bounds for dimension 0 with size 5",
+    "RuntimeError: one of the variables needed for gradient computation has been modified inplace",
+    "RuntimeError: Sizes of tensors must match except in dimension 1. Expected size 3 but got size 4",
+    "TypeError: forward() got an unexpected keyword argument 'attention_mask'",
+    "AttributeError: 'NoneType' object has no attribute 'shape'",
+    "ImportError: cannot import name 'x' from 'transformers'",
+    'RuntimeError: Error(s) in loading state_dict for Net:\n\tUnexpected key(s) in state_dict: "fc.weight".',
+    "AssertionError: Torch not compiled with CUDA enabled",
+    "RecursionError: maximum recursion depth exceeded in comparison",
+    "RuntimeError: Function 'MulBackward0' returned nan values in its 0th output.",
+    "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 clients joined.",
+    "FileNotFoundError: [Errno 2] No such file or directory: 'checkpoint-500/optimizer.pt'",
+    "ValueError: Cannot find reader in pretrained model zoo",
+    "RuntimeError: shape '[2, 8, 64]' is invalid for input of size 0",
+]
+ORDINARY = """Traceback (most recent call last):
+  File "/home/u/gan/train_lora.py", line 88, in <module>
+    loss.backward()
+  File "/opt/py/lib/python3.10/site-packages/torch/_tensor.py", line 522, in backward
+    torch.autograd.backward(
+"""
+
+
+@pytest.mark.parametrize("error", UNRELATED)
+def test_ordinary_errors_of_python_and_torch_are_not_claimed(error: str) -> None:
+    assert said(ORDINARY + error) is None

@@ -1,0 +1,82 @@
+"""A stretch of a log -> the lines that were printed.
+
+What lies between the program and the file changes lines: a logger puts a whole traceback into one JSON
+string, a web page has ``<br>``, a terminal breaks lines at its width, two ranks share a line. Here, and
+nowhere else, this is taken back.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+
+NARROWEST, WIDEST = 60, 200  # columns at which terminals and pagers break lines
+BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
+_LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
+_ESCAPE = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/nrt]))')
+_WITHIN = re.compile(
+    rb'\\n(?:\[[\w ]{1,20}\]:? ?)?(?:[A-Za-z_.]{0,120}(?:Error|Exception)\b| *File \\{1,3}")|Traceback'
+)
+_BOXED = b'{"log":"'  # Docker's, a line of the log each
+_BREAK = re.compile(rb"<br\s*/?>|</(?:p|div|li|tr)>", re.IGNORECASE)
+_TAG = re.compile(rb"</?(?:p|div|span|pre|code|td|tr|li|ul|font|b|i|a)\b[^<>]{0,300}>", re.IGNORECASE)
+_ENTITY = re.compile(rb"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4});")
+_SHARED = re.compile(rb"(?<=[^\s\[])(?=\[rank ?\d{1,6}\]: ?Traceback )")
+# What a line begins with that is not the rest of another.
+_BEGINS = re.compile(
+    rb"\s{2}|\s*$|[\[(>]|Traceback |[A-Za-z_][\w.]{0,120}(?:Error|Exception|Warning)\b"
+    rb"|[\w-]{1,60}[:|]|\d{4}-\d\d|\x1b"
+)
+
+
+def lines(part: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    """The lines of ``part`` with their numbers, of which the first is ``first``."""
+    for number, line in _rejoined(part.split(b"\n"), first):
+        for whole in _unfolded(line):
+            for raw in whole.split(b"\r"):
+                if raw.strip():
+                    yield number, raw
+
+
+def _unfolded(line: bytes) -> list[bytes]:
+    """``line`` as it was before it was put into a string, a web page, or behind another rank's."""
+    if b"\\n" in line and not line.startswith(_BOXED):
+        for _ in range(2):  # a string within a string
+            if b"\\n" in line and _WITHIN.search(line):
+                line = _ESCAPE.sub(_letter, line.replace(b'": "', b'":\n"').replace(b': \\"', b':\n\\"'))
+    if b"<br" in line or (b"&" in line and _ENTITY.search(line)):
+        text = _TAG.sub(b"", _BREAK.sub(b"\n", line)).decode("utf-8", errors="replace")
+        line = html.unescape(text).replace("\xa0", " ").encode()
+    if b"]: Traceback " in line:
+        line = _SHARED.sub(b"\n", line)
+    return line.split(b"\n")
+
+
+def _letter(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        return chr(int(match[1], 16)).encode("utf-8", errors="replace")
+    return _LETTER.get(match[2], match[2])
+
+
+def _rejoined(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
+    """The lines that a terminal broke at its width, whole again."""
+    width = _width(given)
+    held, begin, room = b"", first, 0
+    for number, line in enumerate(given, first):
+        if held and room and not _BEGINS.match(line):
+            held += line
+        else:
+            if number > first:
+                yield begin, held
+            held, begin = line, number
+        room = len(line) == width
+    yield begin, held
+
+
+def _width(given: list[bytes]) -> int:
+    """The width at which these lines were broken, or 0."""
+    width = max(map(len, given))
+    if not NARROWEST <= width <= WIDEST:
+        return 0
+    return width if len({line for line in given if len(line) == width}) >= BROKEN else 0
