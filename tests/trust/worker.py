@@ -36,7 +36,7 @@ KINDS = (RuntimeError, KeyboardInterrupt, SystemExit)
 
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
-    _lay_out_scripts(Path(job["folder"]))
+    lay_out_scripts(Path(job["folder"]))
     targets = [target for target in job["targets"] if _import(target)]
     if "vlmpatch" in sys.modules:
         raise RuntimeError("vlmpatch was imported with the stack: every target would count as patched before")
@@ -48,7 +48,7 @@ def main() -> None:
         print(json.dumps(log), flush=True)
 
 
-def _lay_out_scripts(folder: Path) -> None:
+def lay_out_scripts(folder: Path) -> None:
     """MiniCPM-V's script and remote code, as if they were the user's."""
     remote = folder / "transformers_modules" / "standin"
     shutil.copytree(STANDIN / "minicpmv26", remote)
