@@ -7,6 +7,7 @@ race in DeepSpeed that has nothing to do with what is tested here.
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import time
 from collections.abc import Callable
@@ -33,17 +34,29 @@ def wait_for_every_collective(like_nccl: bool = False) -> None:
 
 
 def _waiting(name: str, collective: Callable[..., Any], meet: _Meeting | None) -> Callable[..., Any]:
+    signature = inspect.signature(collective)
+
     @functools.wraps(collective)
     def call(*args: Any, **kwargs: Any) -> Any:
         if meet is not None:
             sizes = [a.numel() for a in (*args, *kwargs.values()) if hasattr(a, "numel")]
             meet(f"{name} of {sizes}")
-        work = collective(*args, **kwargs)
-        if work is not None:
-            work.wait()
-        return work
+        asked = signature.bind(*args, **kwargs)
+        later = asked.arguments.pop("async_op", False)
+        done = collective(*asked.args, **asked.kwargs)
+        return _Done() if later else done
 
     return call
+
+
+class _Done:
+    """The work of a collective that is over."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
 
 
 class _Meeting:

@@ -48,6 +48,11 @@ def run_prefix() -> str:
     return "/".join(["vlmpatch", *run])
 
 
+def group_name(group: Any) -> str:
+    """What torch calls a process group: its ranks met under that name, and no other group here has it."""
+    return str(sys.modules["torch.distributed"].distributed_c10d._world.pg_names[group])
+
+
 def named(ranks: Sequence[int]) -> str:
     """``rank 3``, ``ranks 0, 1`` or, of many, ``ranks 0, 1, 2, 3, 4, 5, 6, 7 and 40 more``."""
     shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")

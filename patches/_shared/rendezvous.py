@@ -3,10 +3,25 @@
 A rendezvous uses the store that started the job and no collective, so a rank that waits can look around. The
 rank that comes first is its host and looks for the others; the others look at a few keys, so that a look
 costs them the same however many ranks there are. On every rank a thread answers, when another rank asks,
-where that rank's main thread is and how many collectives it has started. A rank that is absent and waits at
-another rendezvous, or that has started a collective those present have not and does not move, waits for them
-while they wait for it: that can never end and is said within seconds. A rank that is merely late is waited
-for, then warned of; after half an hour the others go on, as they would have without a rendezvous.
+where that rank's main thread is and what it waits in.
+
+A rendezvous ends with an error where it is certain that it would last for ever:
+
+- The ranks came for different things: what follows takes all of them for one.
+- An absent rank has ended: its exit handlers ran.
+- An absent rank waits at another rendezvous. That one takes every rank, those here too, and they are here.
+- Every absent rank waits in a collective of the whole job that is not asynchronous and that the host has not
+  started: such a collective takes the host, which is here. *Waits* means that through ``STILL`` answers, each
+  given anew, its main thread has not left one call of torch's or DeepSpeed's that returns when the collective
+  is over. Every absent rank, because one that is late may be what the rest wait for.
+
+The second and third hold while a rank does such things in one thread. Where another thread has come to a
+rendezvous, on whichever rank, only the end of a rank counts.
+
+Nothing else is certain. A rank that has started more collectives than the others, and stands still, proves
+nothing: they may be asynchronous, or messages to one rank (gloo counts both alike), and it may write a file,
+sit in a debugger or wait for the device. A rank whose process is stopped gives no answers. All these are
+waited for, then warned of; after half an hour the others go on, as they would have without a rendezvous.
 
 There is none where a patch was switched off on some rank for a while, since that rank has come to fewer of
 them than the others, nor where a part of the ranks holds the parameters.
@@ -28,13 +43,14 @@ from typing import Any
 
 from vlmpatch.api import Patch
 
-from .distributed import job_store, named, rank, run_prefix, world
+from .distributed import group_name, job_store, named, rank, run_prefix, world
 
 LOOK = 3.0  # seconds between two looks at where the others are
-STILL = 3  # looks at which an absent rank must have been in one place
+STILL = 10  # answers through which an absent rank must have waited in one place
 SOON = 30.0  # seconds until the warning
 WAIT = 1700.0  # seconds until no rank is waited for: just before DeepSpeed's own half hour is over
 ASKED, PLACE, ENDED, OFF = "vlmpatch/asked", "vlmpatch/place", "vlmpatch/ended", "vlmpatch/off"
+THREADS = "vlmpatch/threads"  # somewhere another thread than the main one has come
 
 _held: Counter[str] = Counter()
 _patches: dict[str, Patch] = {}  # those that hold one
@@ -80,6 +96,8 @@ def rendezvous(patch: Patch, parameters: Iterable[Any], what: str, told: str = "
     if _switched_off():
         store.set(OFF, "-")
         return
+    if threading.current_thread() is not threading.main_thread():
+        store.set(THREADS, "-")
     _held[what] += 1
     this = _Rendezvous(patch, store, what, told, why)
     _waiting[:] = [f"{what}/{_held[what]}"]
@@ -150,8 +168,10 @@ class _Rendezvous:
 
     def _look_around(self, waited: float) -> None:
         self.absent = [rank for rank in self.absent if not self.store.check([f"{self.base}/{rank}"])]
-        lost = [rank for rank in self.absent if _lost(self.store, rank, self.mine, self.places[rank])]
-        if lost:
+        for other in self.absent:
+            _hear(self.store, other, self.places[other])
+        heard, threads = [self.places[other] for other in self.absent], self.store.check([THREADS])
+        if _never_over(heard, self.mine, threads):
             self.store.set(f"{self.base}/over", self._words(waited))
         elif self.absent and waited > SOON:
             self.store.set(f"{self.base}/late", self._words(waited))
@@ -169,21 +189,42 @@ class _Rendezvous:
         ).strip()
 
 
-def _lost(store: Any, other: int, mine: dict[str, int], seen: list[str]) -> bool:
-    """Whether rank ``other`` cannot come any more."""
+def _hear(store: Any, other: int, heard: list[str]) -> None:
+    """What rank ``other`` has answered last, or that it has ended."""
     if store.check([f"{ENDED}/{other}"]):
-        seen.append(json.dumps({"place": "has ended"}))
+        heard.append(HAS_ENDED)
+    elif store.check([f"{PLACE}/{other}"]):
+        heard.append(store.get(f"{PLACE}/{other}").decode())
+
+
+HAS_ENDED = json.dumps({"place": "has ended"})
+
+
+def _never_over(absent: Iterable[list[str]], mine: dict[str, int], threads: bool) -> bool:
+    """Whether ranks that have answered so cannot come any more, for a reason that is given above."""
+    told = [[json.loads(text) for text in heard[-STILL:]] for heard in absent]
+    if any(heard[-1] == HAS_ENDED for heard in absent if heard):
         return True
-    if not store.check([f"{PLACE}/{other}"]):
+    if threads or not told:
         return False
-    seen.append(store.get(f"{PLACE}/{other}").decode())
-    answers = [json.loads(text) for text in seen[-STILL:]]
-    still = len({json.dumps([answer["at"], answer["waiting"]]) for answer in answers}) == 1
-    asked = len({answer["asked"] for answer in answers}) == STILL  # each one an answer of its own
-    theirs = answers[-1]["collectives"]
-    ahead = any(theirs.get(name, 0) > number for name, number in mine.items())
-    elsewhere = all(answer["waiting"] not in ([], _waiting) for answer in answers)
-    return asked and (elsewhere or (still and ahead))
+    return any(map(_waits_elsewhere, told)) or all(_waits_for_the_host(answers, mine) for answers in told)
+
+
+def _stands_still(answers: list[dict[str, Any]]) -> bool:
+    """Through as many answers, each one of its own."""
+    new = len({answer["asked"] for answer in answers}) == STILL
+    return new and len({json.dumps([answer["at"], answer["waiting"]]) for answer in answers}) == 1
+
+
+def _waits_elsewhere(answers: list[dict[str, Any]]) -> bool:
+    return _stands_still(answers) and answers[-1]["waiting"] not in ([], _waiting)
+
+
+def _waits_for_the_host(answers: list[dict[str, Any]], mine: dict[str, int]) -> bool:
+    if not _stands_still(answers) or any(answer["blocked"] not in mine for answer in answers):
+        return False
+    group = answers[-1]["blocked"]
+    return bool(answers[-1]["collectives"].get(group, 0) > mine[group])
 
 
 def collectives() -> dict[str, int]:
@@ -216,13 +257,58 @@ def _answer(stop: threading.Event) -> None:
 def _whereabouts(asked: int) -> dict[str, Any]:
     frame: Any = sys._current_frames().get(threading.main_thread().ident or 0)
     at = [id(frame), frame.f_lasti if frame else 0]
+    blocked = blocked_in(frame)
     inner = frame
     library = f"{os.sep}site-packages{os.sep}"
     while frame is not None and (library in frame.f_code.co_filename or "vlmpatch" in str(_module(frame))):
         frame = frame.f_back
     shown = frame or inner
     place = f"is at {shown.f_code.co_filename}:{shown.f_lineno}" if shown else "has no main thread"
-    return {"asked": asked, "at": at, "place": place, "waiting": list(_waiting), "collectives": collectives()}
+    answer = {"asked": asked, "at": at, "place": place, "waiting": list(_waiting), "blocked": blocked}
+    return {**answer, "collectives": collectives()}
+
+
+def blocked_in(frame: Any) -> str | None:
+    """The name of the group in whose collective a thread with this innermost frame waits; None where in none.
+
+    The innermost frame must be the collective's own: one that sleeps, prints or debugs has others within.
+    """
+    if frame is not None and frame.f_globals.get("__name__") == TIMED:
+        frame = frame.f_back  # DeepSpeed's calls go through it
+    if frame is None:
+        return None
+    module, function = frame.f_globals.get("__name__"), frame.f_code.co_name
+    values = frame.f_locals
+    if module == COLLECTIVES and function in SYNCHRONOUS and not values.get("async_op"):
+        return _name(values.get("group"))
+    if module == HANDLES and function == "wait":
+        handle = values.get("self")
+        params = getattr(handle, "params", None) or [getattr(handle, "_AllGatherHandle__param", None)]
+        return _name(getattr(params[0], "ds_process_group", None)) if params[0] is not None else None
+    return None
+
+
+COLLECTIVES, HANDLES = "torch.distributed.distributed_c10d", "deepspeed.runtime.zero.partition_parameters"
+TIMED = "deepspeed.utils.nvtx"
+SYNCHRONOUS = frozenset(
+    f"{kind}{form}"
+    for kind, forms in {
+        "all_gather": ("", "_into_tensor", "_coalesced"),
+        "all_reduce": ("", "_coalesced"),
+        "all_to_all": ("", "_single"),
+        "reduce_scatter": ("", "_tensor"),
+        "barrier": ("",),
+    }.items()
+    for form in forms
+)
+
+
+def _name(group: Any) -> str | None:
+    """Of a group; without one, of that of all ranks."""
+    try:
+        return group_name(group or sys.modules["torch.distributed"].group.WORLD)
+    except (KeyError, AttributeError):  # it has been destroyed; not one of torch's
+        return None
 
 
 def _module(frame: Any) -> Any:

@@ -7,7 +7,7 @@ Why: every rank holds a part of each weight and an empty tensor in its place. De
 the forwards of its model; before it exists, or for a model it was never given, nobody does.
 
 What is done: a module made under ``zero.Init`` gathers for a call from outside, after the ranks have met,
-without a collective, and know that all make it. A rank that calls alone gets an error within seconds, a call
+without a collective, and know that all make it. A rank that calls alone gets an error within a minute, a call
 from a worker process, or one that is meant to be trained through, at once: module, rank and remedy. Once
 an engine has the model, nothing of this is left on it.
 

@@ -7,8 +7,9 @@ peer`` (gloo). MiniCPM-V's ``safe_save_model_for_hf_trainer`` does it: it saves 
 Why: every rank holds a part of each parameter, so saving gathers, and a gather needs every rank.
 
 What is done: before such a save the ranks meet, over the store that started the job, without a
-collective. Where another rank already waits for this one elsewhere, an error says so within seconds: who is
-missing, where it is and what to change. Where it may only be late, a warning says that after half a minute;
+collective. Where another rank has ended, or certainly waits for this one elsewhere, an error says so within
+a minute: who is missing, where it is and what to change. Where it may only be late (over NCCL a wait for the
+device tells no more), a warning says that after half a minute;
 just before DeepSpeed's own half hour is over nobody is waited for any longer. One rendezvous a save; nothing
 in a step.
 

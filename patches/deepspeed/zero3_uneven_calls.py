@@ -34,7 +34,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.deadlock import RankMonitor
-from .._shared.distributed import job_store, run_prefix
+from .._shared.distributed import group_name, job_store, run_prefix
 
 GATHER = "_PartitionedParameterCoordinator__all_gather_params"
 PARAMS = Argument(0, "params")
@@ -143,7 +143,9 @@ def _new_monitor(group: Any) -> RankMonitor | None:
     ranks = dist.get_process_group_ranks(group)
     if len(ranks) == 1:
         return None
-    here = hashlib.sha256(repr(ranks).encode()).hexdigest()[:12]
+    # The ranks alone do not tell groups apart: two engines may have two groups of the same ones. With them,
+    # a name that torch gave twice (to groups of which one is gone) still is of these ranks.
+    here = hashlib.sha256(repr([group_name(group), ranks]).encode()).hexdigest()[:12]
     prefix = f"{run_prefix()}/gathers/{here}"
     return RankMonitor(
         job_store(), prefix, ranks, dist.get_rank(group), STILL, lambda told: PARTED.format(told=told)

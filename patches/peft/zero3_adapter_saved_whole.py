@@ -9,7 +9,7 @@ does not.
 
 What is done: where the state dict is left to PEFT, PEFT first chooses what belongs to the adapter; the ranks
 meet, without a collective, and gather that much and no more. Rank 0 writes, or whichever rank says
-``is_main_process=True``. A rank that is alone gets an error within seconds.
+``is_main_process=True``. A rank that is alone gets an error within a minute.
 
 Every PEFT. Upstream: https://github.com/huggingface/peft/issues/2450
 """

@@ -8,7 +8,7 @@ saves; ``save_pretrained`` called by a script or a callback does not.
 
 What is done: where the state dict is left to ``save_pretrained``, the ranks meet, without a collective, and
 gather weight by weight; rank 0 keeps and writes them, or whichever rank says ``is_main_process=True``. A
-rank that is alone gets an error within seconds that says where the others are. A state dict that was handed
+rank that is alone gets an error within a minute that says where the others are. A state dict that was handed
 in is not touched.
 
 Every transformers. Upstream: https://github.com/OpenGVLab/InternVL/issues/751,

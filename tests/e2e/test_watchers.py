@@ -20,7 +20,9 @@ OTHERS = ("tf445-ds0154", "tf523-ds0198")
 HEALTHY = (
     *("breakpoint_on_one_rank", "evaluation_on_one_rank", "long_checkpoint", "two_engines", "saved_late"),
     *("switched_off_on_one_rank", "saved_switched_off_on_one_rank"),
+    *("two_groups_of_the_same_ranks", "saved_with_work_outstanding"),
 )
+STOPPED = ("saved_after_a_stop", "saved_to_a_slow_disk")
 Jobs = Callable[..., Finished]
 
 
@@ -74,6 +76,11 @@ def test_a_deadlock_ends_and_a_restart_begins_anew(jobs: Jobs) -> None:
 def test_a_late_rank_is_warned_of_and_left(jobs: Jobs) -> None:
     said = re.findall(r"vlmpatch \[zero3-save-on-every-rank\]: .*", jobs(STACK, *HEALTHY).output)
     assert any("and not on rank 1 within" in line and "Still waiting." in line for line in said), said
+
+
+@pytest.mark.slow
+def test_a_process_that_is_stopped_is_waited_for(jobs: Jobs) -> None:
+    check_left_alone(jobs(STACK, *STOPPED), STOPPED, world=2)
 
 
 @pytest.mark.slow

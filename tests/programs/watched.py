@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
+import subprocess
 import sys
 import time
 from typing import Any
@@ -193,6 +195,70 @@ def two_engines(rank: int) -> None:
         steps(whole, 1)
 
 
+def two_groups_of_the_same_ranks(rank: int) -> None:
+    """Two engines in a group each, of all ranks; one rank stands still between their steps."""
+    import torch.distributed as dist
+
+    ranks = list(range(dist.get_world_size()))
+    first, second = engine(dist.new_group(ranks)), engine(dist.new_group(ranks))
+    for number in range(2):
+        steps(first, 1 + number)
+        steps(second, 2)
+        time.sleep(SECONDS / 2 if rank == number else 0)
+    time.sleep(SECONDS)
+    steps(first)
+
+
+def saved_with_work_outstanding(rank: int) -> None:
+    """One rank comes late, and what it has started before needs the others only later."""
+    import torch
+    import torch.distributed as dist
+
+    trained = engine()
+    steps(trained)
+    other = dist.new_group(list(range(dist.get_world_size())))
+    sum_, message = torch.ones(4), torch.ones(4)
+    all_reduce = dist.distributed_c10d.all_reduce  # the other one waits (``wait_for_every_collective``)
+    if rank == 0:
+        started = [dist.isend(message, 1), all_reduce(sum_, group=other, async_op=True)]
+        time.sleep(SECONDS)
+    trained.save_checkpoint(os.environ["WATCHED_OUT"])
+    if rank == 1:
+        started = [dist.irecv(message, 0), all_reduce(sum_, group=other, async_op=True)]
+    for work in started if rank < 2 else ():
+        work.wait()
+    steps(trained)
+
+
+def saved_after_a_stop(rank: int) -> None:
+    """The whole process of one rank stands still, its threads too: a debugger, a suspended machine."""
+    trained = engine()
+    steps(trained)
+    if rank == 0:
+        stopped_for(SECONDS)
+    trained.save_checkpoint(os.environ["WATCHED_OUT"])
+    if rank == 1:
+        stopped_for(SECONDS)
+    steps(trained)
+
+
+def stopped_for(seconds: float) -> None:
+    with subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"]):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def saved_to_a_slow_disk(rank: int) -> None:
+    """One rank writes its part for long, and the others wait for it in a barrier; then all save again."""
+    import torch.distributed as dist
+
+    trained = engine()
+    for _ in range(2):
+        steps(trained)
+        time.sleep(SECONDS if rank == 0 else 0)  # a system call that takes its time
+        dist.barrier()
+        trained.save_checkpoint(os.environ["WATCHED_OUT"])
+
+
 def switched_off_on_one_rank(rank: int) -> None:
     """Gathers that one rank has not counted, then a long pause of all."""
     trained = engine()
@@ -265,6 +331,10 @@ SCENARIOS = {
         evaluation_on_one_rank,
         long_checkpoint,
         two_engines,
+        two_groups_of_the_same_ranks,
+        saved_with_work_outstanding,
+        saved_after_a_stop,
+        saved_to_a_slow_disk,
         switched_off_on_one_rank,
         restarted,
         saved_late,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,3 +172,65 @@ def test_a_rank_that_was_switched_off_ends_the_waiting(world: Any) -> None:
     job.store.set(rendezvous.OFF, "-")  # as the thread of rank 1 says it
     assert joined([waiting, job.start(1, "save", patch=patch)])
     assert job.raised == {}
+
+
+def answers(number: int = rendezvous.STILL, **changed: Any) -> list[str]:
+    """What a rank says that has waited in one collective of the whole job, number 8 of it, all the time."""
+    same = {"at": [1, 2], "place": "is at train.py:1", "waiting": [], "blocked": "0", "collectives": {"0": 8}}
+    return [json.dumps({"asked": asked, **same, **changed}) for asked in range(number)]
+
+
+HOST = {"0": 7, "1": 3}  # has not started that collective
+NEVER = answers()
+LATE = {
+    "sleeps, having started more": answers(blocked=None, collectives={"0": 9, "1": 9}),
+    "waits in a group of some": answers(blocked="5", collectives={"0": 9, "5": 2}),
+    "waits in what the host has started": answers(collectives={"0": 7}),
+    "waits in what the host has started, ahead elsewhere": answers(collectives={"0": 7, "1": 9}),
+    "has waited for less": answers(rendezvous.STILL - 1),
+    "its process is stopped": answers(asked=4),
+    "has moved": [*answers()[:-1], *answers(1, asked=99, at=[1, 3])],
+    "has just come back to it": [*answers(1, blocked=None), *answers()[1:]],
+    "says nothing": [],
+}
+
+
+@pytest.mark.parametrize("late", LATE.values(), ids=LATE)
+def test_a_rank_that_may_come_is_waited_for(late: list[str]) -> None:
+    assert not rendezvous._never_over([late], HOST, threads=False)
+    assert not rendezvous._never_over([NEVER, late], HOST, threads=False)
+
+
+def test_what_is_certain_ends_it() -> None:
+    ended, elsewhere = [rendezvous.HAS_ENDED], answers(blocked=None, waiting=["load/1"])
+    late = LATE["says nothing"]
+    for absent in ([NEVER], [NEVER, NEVER], [ended], [ended, late], [elsewhere], [elsewhere, late]):
+        assert rendezvous._never_over(absent, HOST, threads=False), absent
+
+
+def test_other_threads_may_bring_what_a_rank_waits_for() -> None:
+    elsewhere = answers(blocked=None, waiting=["load/1"])
+    assert not rendezvous._never_over([NEVER, elsewhere], HOST, threads=True)
+    assert rendezvous._never_over([[rendezvous.HAS_ENDED]], HOST, threads=True)
+
+
+def all_reduce(tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+    return sys._getframe()
+
+
+def send(tensor: Any, dst: int, group: Any = None) -> Any:
+    return sys._getframe()
+
+
+def test_only_a_collective_that_is_waited_for_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "_name", lambda group: f"group {group}")
+
+    def of(module: str, function: Any) -> Any:
+        return FunctionType(function.__code__, {"__name__": module, "sys": sys}, None, function.__defaults__)
+
+    blocked, torchs = rendezvous.blocked_in, rendezvous.COLLECTIVES
+    assert blocked(of(torchs, all_reduce)(0, 3)) == "group 3"
+    assert blocked(of(torchs, all_reduce)(0, 3, async_op=True)) is None
+    assert blocked(of(torchs, send)(0, 1)) is None
+    assert blocked(of("train", all_reduce)(0, 3)) is None
+    assert blocked(None) is None
