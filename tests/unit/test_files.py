@@ -9,7 +9,8 @@ import pytest
 
 from vlmpatch.tools import files
 from vlmpatch.tools.doctor import remote
-from vlmpatch.tools.lint import data, launch_config, model
+from vlmpatch.tools.lint import configuration, data, model
+from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
@@ -31,9 +32,8 @@ def test_what_is_no_regular_file_is_not_read(odd: Path) -> None:
     with pytest.raises(OSError, match="is no regular file"):
         files.read(str(odd))
     assert "is no regular file" in str(model.read(str(odd.parent)))
-    launch = launch_config.LaunchConfig()
-    launch_config.from_file(str(odd), launch)
-    launch_config.from_script(str(odd), launch)
+    launch = LaunchConfig()
+    configuration.from_file(str(odd), launch)
     assert set(launch.problems) == {f"{odd}: is no regular file"}
     assert data.count(str(odd)) is None
     assert remote.traits(str(odd)) == []
@@ -53,8 +53,8 @@ def test_aliases_are_not_expanded_without_end(text: str, tmp_path: Path) -> None
     pytest.importorskip("yaml")
     path = tmp_path / "ds.yaml"
     path.write_text(text)
-    launch = launch_config.LaunchConfig()
-    launch_config.from_file(str(path), launch)
+    launch = LaunchConfig()
+    configuration.from_file(str(path), launch)
     assert launch.problems == [f"{path}: its aliases make it too large"]
 
 
@@ -62,6 +62,6 @@ def test_a_few_aliases_are_read(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     path = tmp_path / "ds.yaml"
     path.write_text("base: &base {stage: 3}\nzero_optimization: *base\n")
-    launch = launch_config.LaunchConfig()
-    launch_config.from_file(str(path), launch)
+    launch = LaunchConfig()
+    configuration.from_file(str(path), launch)
     assert launch.problems == []

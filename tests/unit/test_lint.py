@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 
 from vlmpatch.tools import codes
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint import launch_config, model, rules
+from vlmpatch.tools.lint import configuration, model, rules
+from vlmpatch.tools.lint.command import read
 from vlmpatch.tools.lint.context import Around
+from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.model import Model
 from vlmpatch.tools.lint.rules import lint
 from vlmpatch.tools.view.language import Words
@@ -30,9 +32,10 @@ def around(armed: frozenset[str] = frozenset(), kind: Model = VLM, **installed: 
 
 
 def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> dict[str, Finding]:
-    made = launch_config.LaunchConfig()
-    launch_config.from_command(command, "the command", made, str(folder))
-    return {finding.code: finding for finding in lint(made, given_ or around())}
+    reading = read(command, "the command", str(folder))
+    launches = reading.launches or (LaunchConfig(),)
+    launches[0].problems.extend(reading.problems)
+    return {finding.code: finding for launch in launches for finding in lint(launch, given_ or around())}
 
 
 @pytest.mark.parametrize(
@@ -133,8 +136,7 @@ def test_a_script_counts_and_is_started_above_its_folder(tmp_path: Path) -> None
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "zero2.json").write_text('{"zero_optimization": {"stage": 2}}')
     (tmp_path / "scripts" / "train.sh").write_text(SEVERAL)
-    made = launch_config.LaunchConfig()
-    launch_config.from_command(str(tmp_path / "scripts" / "train.sh"), "the command", made)
+    (made,) = read(str(tmp_path / "scripts" / "train.sh"), "the command").launches
     assert made.problems == []
     assert (made.accumulation, made.stage, made.lora) == (4, 2, None)
     assert made.options["image_max_pixels"].value == "1003520"
@@ -232,6 +234,6 @@ def test_any_configuration_can_be_looked_at(
 ) -> None:
     path = tmp_path_factory.mktemp("any") / "ds.json"
     path.write_text(json.dumps(data))
-    made = launch_config.LaunchConfig()
-    launch_config.from_file(str(path), made)
+    made = LaunchConfig()
+    configuration.from_file(str(path), made)
     lint(made, around())

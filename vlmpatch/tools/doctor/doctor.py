@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,10 +29,12 @@ from vlmpatch.tools.doctor import installation, remote, verified
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.findings import Finding, ordered, redacted
+from vlmpatch.tools.lint import command, configuration, understood
 from vlmpatch.tools.lint.context import Around, ended, inside
-from vlmpatch.tools.lint.launch_config import LaunchConfig, from_command, from_file
+from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.model import read as read_model
 from vlmpatch.tools.lint.rules import lint
+from vlmpatch.tools.lint.understood import Understood
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
@@ -59,6 +62,7 @@ class Findings(NamedTuple):
     patches: tuple[Status, ...]
     findings: tuple[Finding, ...]
     environment: dict[str, str]
+    launches: tuple[Understood, ...] | None = None  # None where no command is asked about
 
     @property
     def sound(self) -> bool:
@@ -98,10 +102,12 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         *_copies(packages, say),
         *_altered(installation.compare(), say),
         *_remote(remote.cache(os.environ), around, "D06"),
-        *_launch(asked, around),
+        *_model(asked, around),
     ]
+    launches, told = _launch(asked, around)
+    findings += told
     launched = {name: os.environ[name] for name in sorted(os.environ) if _tells(name)}
-    return Findings(packages, patches, tuple(ordered(findings)), launched)
+    return Findings(packages, patches, tuple(ordered(findings)), launched, launches)
 
 
 def _tells(name: str) -> bool:
@@ -219,21 +225,29 @@ def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
             )
 
 
-def _launch(asked: Asked, around: Around) -> Iterator[Finding]:
-    say, model = around.say, read_model(asked.model) if asked.model else None
+def _model(asked: Asked, around: Around) -> Iterator[Finding]:
+    model = read_model(asked.model) if asked.model else None
     if isinstance(model, str):
-        yield Finding("D07", "error", say("The model cannot be read."), model)
-        model = None
-    if model and model.remote:
+        yield Finding("D07", "error", around.say("The model cannot be read."), model)
+    elif model and model.remote:
         yield from _remote(model.folder, around, "D08")
-    launch = LaunchConfig()
-    if asked.command:
-        from_command(asked.command, say("the command"), launch)
-    if asked.ds_config:
-        from_file(asked.ds_config, launch)
-        launch.say("deepspeed", asked.ds_config, "--ds-config")
-    if asked.command or asked.ds_config or model:
-        yield from lint(launch, around._replace(model=model))
+
+
+def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None, list[Finding]]:
+    """What was understood of the command, and what goes wrong with each launch of it."""
+    if not any(asked):
+        return None, []
+    model = read_model(asked.model) if asked.model else None
+    around = around._replace(model=None if isinstance(model, str) else model)
+    read_ = command.read(asked.command, around.say("the command"))
+    launches = read_.launches or (LaunchConfig(),)
+    for launch in launches:
+        if asked.ds_config:
+            configuration.from_file(asked.ds_config, launch)
+            launch.say("deepspeed", asked.ds_config, "--ds-config")
+    launches[0].problems.extend(read_.problems)
+    told = dict.fromkeys(finding for launch in launches for finding in lint(launch, around))
+    return tuple(map(understood.of, read_.launches)) if asked.command else None, list(told)
 
 
 def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:
@@ -257,6 +271,11 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
             made.code(finding.fix, "  " + say("Do this"))
         if finding.link:
             made.code(finding.link, "  " + say("More"))
+    for seen in findings.launches or ():
+        made.add()
+        made.add(say("Understood of the training in {where}", where=seen.where), "head")
+        for label, text in understood.rows(seen, say):
+            made.add(text, label=f"  {label}")
     made.add()
     made.add(say("Packages, in {folder}", folder=_library()), "head")
     for name, found in findings.packages.items():
@@ -297,12 +316,15 @@ def _library() -> str:
 
 def _summary(findings: Findings, acting: int, say: Words) -> str:
     kinds = [finding.severity for finding in findings.findings]
-    return f"vlmpatch {__version__}, Python {platform.python_version()}: " + say(
+    counted = say(
         "{acting} patches will act; {errors} error(s), {warnings} warning(s)",
         acting=acting,
         errors=kinds.count("error"),
         warnings=kinds.count("warning"),
     )
+    unseen_ = say("; no training was recognised in the command, so nothing is said of it")
+    missed = unseen_ if findings.launches == () else ""
+    return f"vlmpatch {__version__}, Python {platform.python_version()}: {counted}{missed}"
 
 
 def data(findings: Findings) -> dict[str, Any]:
@@ -320,6 +342,7 @@ def data(findings: Findings) -> dict[str, Any]:
             for status in findings.patches
         ],
         "environment": findings.environment,
+        "launches": None if findings.launches is None else [each._asdict() for each in findings.launches],
     }
 
 
@@ -330,7 +353,10 @@ def markdown(findings: Findings, say: Words) -> str:
     lines += [_summary(findings, len(acting), say), ""]
     for finding in findings.findings:
         lines.append(f"- **{finding.code} {finding.severity}** {finding.title}")
-        lines += [f"  - `{part}`" for part in (finding.evidence, finding.fix) if part]
+        lines += [f"  - {_code(part)}" for part in (finding.evidence, finding.fix) if part]
+    for seen in findings.launches or ():
+        lines += ["", say("Understood of the training in {where}", where=seen.where), ""]
+        lines += [f"- {label}: {_code(text)}" for label, text in understood.rows(seen, say)]
     lines += ["", "| package | version | where |", "|---|---|---|"]
     lines += [
         f"| {name} | {found.version} | {found.folder or ''} |"
@@ -340,6 +366,13 @@ def markdown(findings: Findings, say: Words) -> str:
     lines += ["", "<details><summary>patches</summary>", ""]
     lines += [f"- `{status.id}` {status.state.value}: {status.reason}" for status in findings.patches]
     return redacted("\n".join([*lines, "", "</details>"]))
+
+
+def _code(text: str) -> str:
+    """``text`` as code, which backticks in it do not end."""
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{text}{space}{fence}"
 
 
 def digest(findings: Findings) -> str:

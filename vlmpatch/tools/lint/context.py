@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,8 +11,6 @@ from vlmpatch.tools.explain.diagnose import printable
 from vlmpatch.tools.lint.launch_config import Option
 from vlmpatch.tools.lint.model import Model
 from vlmpatch.tools.view.language import Words
-
-NONREENTRANT = """--gradient_checkpointing_kwargs '{"use_reentrant": false}'"""
 
 
 class Around(NamedTuple):
@@ -58,6 +57,29 @@ def ended(around: Around, failure: str, fix: str) -> str:
 def quote(given: Option) -> str:
     """Where ``given`` stands, and what it says."""
     return printable(f"{given.where}: {given.name} = {given.value[:80]}")
+
+
+def written(given: Option | None, name: str, value: str) -> str:
+    """The setting as the place that ``given`` comes from writes it: a flag, or a line of YAML or JSON."""
+    where = given.where if given else ""
+    if where.endswith((".yaml", ".yml")):
+        return f"{name}: {value}"
+    if where.endswith(".json"):
+        quoted = value if value in ("true", "false") or value.isdigit() else f'"{value}"'
+        return f'"{name}": {quoted}'
+    return f"--{name} {value}"
+
+
+def nonreentrant(given: Option | None) -> str:
+    """How the place that ``given`` comes from says use_reentrant=False."""
+    where, name = (given.where, given.name) if given else ("", "")
+    if re.search(r"\.py:\d+$", where):
+        return 'gradient_checkpointing_kwargs = {"use_reentrant": False}'
+    if name in ("use_reentrant", "use_reentrant_gc"):
+        return written(given, name, "false")
+    if where.endswith((".yaml", ".yml")):
+        return "gradient_checkpointing_kwargs: {use_reentrant: false}"
+    return """--gradient_checkpointing_kwargs '{"use_reentrant": false}'"""
 
 
 def link(failure: str) -> str:

@@ -5,15 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
-from vlmpatch.tools import files
-
-DEPTH = 3  # configurations that name configurations
-UP = 6  # folders between a script and the one it is started in
-HEAVIEST = 100_000  # values of a YAML file
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _STAGE = re.compile(r"zero[_-]?(?:stage[_-]?)?([0-3])", re.IGNORECASE)
 
@@ -45,9 +39,16 @@ class Option(NamedTuple):
 
 
 class LaunchConfig:
-    """Everything a launch says, by name; the first to say something is heard (the command line)."""
+    """Everything a launch says, by name; the first to say something is heard (the command line).
 
-    def __init__(self) -> None:
+    Args:
+        where: it stands.
+    """
+
+    def __init__(self, where: str = "") -> None:
+        self.where = where
+        self.line = ""  # its first words
+        self.program = ""  # the Python file that is started, where no framework brings its own
         self.options: dict[str, Option] = {}
         self.programs: list[str] = []
         self.problems: list[str] = []
@@ -60,6 +61,10 @@ class LaunchConfig:
             value = json.dumps(value)
         key = name.lstrip("-").replace("-", "_")
         self.options.setdefault(key, Option("" if value is None else str(value), where, key))
+
+    def overrule(self, name: str, value: bool, where: str) -> None:
+        """Note that ``where`` sets ``name``, whatever was said before."""
+        self.options[name] = Option(str(value).lower(), where, name)
 
     def get(self, *names: str) -> Option | None:
         """The first of ``names`` that is set."""
@@ -88,20 +93,47 @@ class LaunchConfig:
     @property
     def lora(self) -> Option | None:
         """What asks for adapters."""
-        for name, meant in _LORA.items():
-            given = self.options.get(name)
-            if given and (given.on if meant is None else given.value.lower() in meant):
-                return given
-        return self.get("lora_rank", "lora_r", "lora_target", "lora_target_modules")
+        switches = [self.options[name] for name in _LORA_SWITCHES if name in self.options]
+        kinds = [self.options[name] for name in _LORA_KINDS if name in self.options]
+        wanted = [given for given in switches if given.on or (given.number or 0) > 0]
+        wanted += [given for given in kinds if given.value.lower() in _LORA_KINDS[given.name]]
+        if wanted:
+            return wanted[0]
+        refused = any(given.off or given.number == 0 for given in switches) or bool(kinds)
+        return None if refused else self.get("lora_rank", "lora_r", "lora_target", "lora_target_modules")
 
     @property
     def checkpointing(self) -> Option | None:
         """What says whether to checkpoint."""
-        return self.get("gradient_checkpointing")
+        return self.get("gradient_checkpointing", "grad_checkpoint", "use_gradient_checkpointing")
+
+    @property
+    def checkpoints(self) -> bool:
+        """Whether this checkpoints, as far as the launch says or its framework does so by itself."""
+        given, switched_off = self.checkpointing, self.get("disable_gradient_checkpointing")
+        if given:
+            return given.on
+        return (self.swift or self.llamafactory) and not (switched_off and switched_off.on)
+
+    @property
+    def vision_frozen(self) -> bool:
+        """Whether the vision tower is neither trained nor given adapters, as far as the launch says."""
+        if any(given.on or (given.number or 0) > 0 for given in self._given(_VISION_LORA)):
+            return False
+        freezes, tunes, parts = self._given(_FREEZES), self._given(_TUNES), self.get(*_PARTS)
+        if any(given.off for given in freezes) or any(given.on for given in tunes):
+            return False
+        if parts:  # TinyLLaVA's kind of tuning, LLaVA-NeXT's list of parts
+            return parts.value.lower() == "frozen" or "tower" not in f"{parts.name} {parts.value}"
+        said = any(given.on for given in freezes) or any(given.off for given in tunes)
+        return said or self.swift or self.llamafactory or "mm_vision_select_layer" in self.options
+
+    def _given(self, names: tuple[str, ...]) -> list[Option]:
+        return [self.options[name] for name in names if name in self.options]
 
     @property
     def reentrant(self) -> Option | None:
-        """What says use_reentrant=True in so many words."""
+        """What says use_reentrant=True outright."""
         kwargs = self.get("gradient_checkpointing_kwargs", "gradient_checkpointing_kwargs.use_reentrant")
         given = self.get("use_reentrant", "use_reentrant_gc", "gradient_checkpointing_kwargs.use_reentrant")
         if given and given.on:
@@ -111,11 +143,12 @@ class LaunchConfig:
 
     @property
     def nonreentrant(self) -> bool:
-        """Whether use_reentrant=False is said in so many words."""
+        """Whether use_reentrant=False is said outright."""
         given = self.get("use_reentrant", "use_reentrant_gc", "gradient_checkpointing_kwargs.use_reentrant")
         kwargs = self.get("gradient_checkpointing_kwargs")
         words = re.sub(r"[\"'\s]", "", kwargs.value).lower() if kwargs else ""
-        return bool(given and given.off) or re.search(r"use_reentrant[:=]false", words) is not None
+        said = bool(given and given.off) or re.search(r"use_reentrant[:=]false", words) is not None
+        return said and self.reentrant is None
 
     @property
     def swift(self) -> bool:
@@ -149,229 +182,82 @@ class LaunchConfig:
         given = self.get("gradient_accumulation_steps")
         return (given.number or 1) if given else 1
 
+    @property
+    def launcher(self) -> str:
+        """What starts the processes."""
+        joined = " ".join(self.programs)
+        if re.search(r"\btorch\.distributed\.(?:run|launch)\b", joined):
+            return "torchrun"
+        if "accelerate.commands.launch" in joined:
+            return "accelerate"
+        return self.programs[0] if self.programs else ""
 
-_LORA: Mapping[str, tuple[str, ...] | None] = {
-    "use_lora": None,
-    "use_peft": None,
-    "lora_enable": None,
-    "train_type": ("lora", "qlora", "longlora", "adalora"),
-    "tuner_type": ("lora", "qlora", "longlora", "adalora"),
-    "sft_type": ("lora", "qlora"),
-    "finetuning_type": ("lora", "qlora"),
-    "adapter": ("lora", "qlora"),
-}
+    @property
+    def processes(self) -> int | None:
+        """How many processes train; None where the launch does not say."""
+        total = self.get("num_processes", "ntasks")
+        if total:
+            return total.number
+        nodes, each = (
+            self.get("nnodes", "num_nodes"),
+            self.get("nproc_per_node", "NPROC_PER_NODE", "num_gpus"),
+        )
+        included = self.get("include")
+        count = each.number if each else None
+        if included and ":" in included.value:
+            count = included.value.count(",") + 1
+        return count and count * ((nodes.number if nodes else 1) or 1)
+
+    @property
+    def distributed(self) -> bool:
+        """Whether more than one process trains, as far as can be told."""
+        if self.processes is not None:
+            return self.processes > 1
+        return self.launcher in ("torchrun", "deepspeed", "accelerate") or self.stage > 0
+
+    @property
+    def deepspeed(self) -> bool:
+        """Whether DeepSpeed trains."""
+        kind, named = (
+            self.get("distributed_type"),
+            self.get("deepspeed", "deepspeed_config_file", "zero_stage"),
+        )
+        held = any(name.startswith(("zero_optimization", "deepspeed_config.")) for name in self.options)
+        return held or named is not None or (kind is not None and kind.value.lower() == "deepspeed")
+
+    @property
+    def model(self) -> Option | None:
+        """What names the model."""
+        named = (self.options[name] for name in _MODELS if name in self.options)
+        return next((given for given in named if not given.value.startswith("{")), None)
 
 
-_LAUNCHES = re.compile(r"\b(torchrun|deepspeed|accelerate|swift|llamafactory-cli|trl|axolotl|python3?)\b")
-_NO_TRAINING = re.compile(
-    r"\b(?:swift (?:infer|deploy|rollout|export|eval|sample|app|web-ui|merge-lora)"
-    r"|llamafactory-cli (?:export|chat|api|eval|webchat|webui)|trl (?:vllm-serve|env|chat)|vllm serve"
-    r"|pip3? install)\b"
+_LORA_SWITCHES = (
+    "use_lora", "lora", "use_peft", "lora_enable", "peft_enable", "enable_lora", "use_llm_lora",
+    "use_backbone_lora", "use_vision_lora", "q_lora", "use_qlora",
+)  # fmt: skip
+_KINDS = ("lora", "qlora", "longlora", "adalora")
+_LORA_KINDS: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    (
+        "train_type",
+        "tuner_type",
+        "sft_type",
+        "finetuning_type",
+        "adapter",
+        "training_recipe",
+        "tune_type_llm",
+    ),
+    _KINDS,
 )
-
-
-def from_command(line: str, where: str, launch: LaunchConfig, folder: str = ".") -> None:
-    """Read a launch line: a shell script, or a command with its flags."""
-    words = _split(line, launch)
-    if words and words[0] in ("bash", "sh", "source", ".") and len(words) > 1:
-        words = words[1:]
-    if words and words[0].endswith(".sh"):
-        from_script(os.path.join(folder, words[0]), launch)
-        return
-    launch.programs += [
-        os.path.basename(word) for word in words if not word.startswith("-") and "=" not in word
-    ][:6]
-    for name, value in _flags(words):
-        launch.say(name, value, where)
-    for word in words:
-        if word.endswith((".yaml", ".yml")) and os.path.isfile(os.path.join(folder, word)):
-            from_file(os.path.join(folder, word), launch)
-    _follow(launch, folder, 0)
-
-
-def _split(line: str, launch: LaunchConfig) -> list[str]:
-    try:
-        return shlex.split(line, comments=True)
-    except ValueError as error:
-        launch.problems.append(f"{line[:60]}: {error}")
-        return line.split()
-
-
-def _flags(words: list[str]) -> Iterator[tuple[str, str]]:
-    for number, word in enumerate(words):
-        if not word.startswith("--") or len(word) == 2:
-            if "=" in word and word.split("=")[0].isidentifier():
-                name, _, value = word.partition("=")  # NPROC_PER_NODE=8, hydra's key=value
-                yield name, value
-            continue
-        name, equals, value = word[2:].partition("=")
-        if not equals:
-            following = words[number + 1] if number + 1 < len(words) else "--"
-            value = "true" if following.startswith("--") else following
-        yield name, value
-
-
-def from_script(path: str, launch: LaunchConfig) -> None:
-    """Read a shell script: its variables, then the line that launches."""
-    if _read(launch, path):
-        return
-    try:
-        text = files.read(path, 1 << 20, cut=True)
-    except OSError as error:
-        launch.problems.append(f"{path}: {error.strerror}")
-        return
-    variables: dict[str, str] = {}
-    for number, line in _joined(text):
-        filled = _filled(line, variables)
-        if match := re.match(r"\s*(?:export\s+)?([A-Za-z_]\w*)=(\S*|'[^']*'|\"[^\"]*\")\s*(?:#.*)?$", filled):
-            variables[match[1]] = match[2].strip("\"'")
-        elif _LAUNCHES.search(filled) and not _NO_TRAINING.search(filled):
-            from_command(filled, f"{os.path.basename(path)}:{number}", launch, os.path.dirname(path) or ".")
-
-
-def _joined(text: str) -> Iterator[tuple[int, str]]:
-    held, first = "", 0
-    for number, line in enumerate(text.split("\n"), 1):
-        first = first if held else number
-        if line.rstrip().endswith("\\"):
-            held += line.rstrip()[:-1] + " "
-        else:
-            yield first, held + line
-            held = ""
-    if held:
-        yield first, held
-
-
-def _filled(line: str, variables: Mapping[str, str]) -> str:
-    def value(match: re.Match[str]) -> str:
-        default = match[2] if match[2] is not None else match[0]
-        return variables.get(match[1] or match[3], default)
-
-    filled = re.sub(r"\$\{(\w+)(?::-([^}]{0,200}))?\}|\$(\w+)", value, line)
-    filled = re.sub(r"\$()()(\w+)", value, filled)  # a default may be another's value
-    return _SUM.sub(lambda match: _computed(match, variables), filled)
-
-
-_SUM = re.compile(r"\$\(\(((?:[^()]|\([^()]{0,80}\)){1,200}?)\)\)")
-
-
-def _computed(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    """What the shell makes of a sum of whole numbers; what it cannot be is left as it is written."""
-    words = [variables.get(word, word) for word in re.findall(r"\w+|[*+/()-]", match[1])]
-
-    def atom() -> int:
-        word = words.pop(0)
-        if word != "(":
-            return int(word)
-        inner = total()
-        words.pop(0)
-        return inner
-
-    def product() -> int:
-        value = atom()
-        while words and words[0] in "*/":
-            value = value * atom() if words.pop(0) == "*" else value // atom()
-        return value
-
-    def total() -> int:
-        value = product()
-        while words and words[0] in "+-":
-            value = value + product() if words.pop(0) == "+" else value - product()
-        return value
-
-    try:
-        result = total()
-    except (ValueError, IndexError, ZeroDivisionError, RecursionError):
-        return match[0]
-    return match[0] if words else str(result)
-
-
-def from_file(path: str, launch: LaunchConfig, depth: int = 0) -> None:
-    """Read a DeepSpeed, accelerate, TRL, axolotl or LLaMA-Factory configuration."""
-    data = _parsed(path, launch)
-    if data is None:
-        return
-    _take(data, os.path.basename(path), launch, "")
-    _follow(launch, os.path.dirname(path) or ".", depth + 1)
-
-
-def _take(data: Mapping[str, Any], where: str, launch: LaunchConfig, above: str) -> None:
-    for name, value in data.items():
-        launch.say(f"{above}{name}", value, where)
-        if isinstance(value, Mapping):
-            _take(value, where, launch, f"{above}{name}.")
-
-
-def _follow(launch: LaunchConfig, folder: str, depth: int) -> None:
-    for name in (
-        "deepspeed",
-        "deepspeed_config.deepspeed_config_file",
-        "config_file",
-        "config",
-        "accelerate_config",
-    ):
-        given = launch.options.get(name)
-        path = os.path.join(folder, given.value) if given else ""
-        if (
-            depth < DEPTH
-            and given
-            and given.value.endswith((".json", ".yaml", ".yml"))
-            and not _read(launch, path)
-        ):
-            if found := _found(folder, given.value):
-                from_file(found, launch, depth)
-            else:
-                launch.problems.append(f"{given.where}: --{name} {given.value} is not there")
-
-
-def _found(folder: str, name: str) -> str | None:
-    """Where a file lies that a launch names: beside it, here, or above it, where such scripts are started."""
-    above = [folder, "."]
-    for _ in range(UP):
-        above.append(os.path.join(above[-1] if len(above) > 2 else folder, os.pardir))
-    return next((path for path in (os.path.join(at, name) for at in above) if os.path.isfile(path)), None)
-
-
-def _read(launch: LaunchConfig, path: str) -> bool:
-    """Whether ``path`` has been read before; from now on it has."""
-    mark = f"\0{os.path.abspath(path)}"
-    known = mark in launch.options
-    launch.options.setdefault(mark, Option("", ""))
-    return known
-
-
-def _weight(node: Any, known: dict[int, int]) -> int:
-    """How many values a YAML document has once each alias is what it stands for."""
-    if id(node) not in known:
-        known[id(node)] = HEAVIEST + 1  # where it holds itself
-        parts = node.value if isinstance(getattr(node, "value", None), list) else []
-        inner = [each for part in parts for each in (part if isinstance(part, tuple) else (part,))]
-        known[id(node)] = min(HEAVIEST + 1, 1 + sum(_weight(each, known) for each in inner))
-    return known[id(node)]
-
-
-def _parsed(path: str, launch: LaunchConfig) -> Mapping[str, Any] | None:
-    try:
-        text = files.read(path, 4 << 20)
-        if path.endswith(".json"):
-            data = json.loads(text)
-        else:
-            import yaml
-
-            if _weight(yaml.compose(text, Loader=yaml.SafeLoader), {}) > HEAVIEST:
-                raise ValueError("its aliases make it too large")
-            data = yaml.safe_load(text)
-    except ImportError:
-        launch.problems.append(f"{path}: cannot be read without PyYAML (pip install pyyaml)")
-        return None
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
-        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "cannot be read"
-        launch.problems.append(f"{path}: {why.splitlines()[0]}")
-        return None
-    except Exception as error:  # PyYAML's errors have a root of their own, and it is imported only here
-        launch.problems.append(f"{path}: {str(error).splitlines()[0]}")
-        return None
-    if not isinstance(data, Mapping):
-        launch.problems.append(f"{path}: holds no settings")
-        return None
-    return data
+_VISION_LORA = ("vision_lora", "use_vision_lora", "use_backbone_lora")
+_FREEZES = (
+    "freeze_vision_tower", "freeze_vision_modules", "freeze_vision_encoder", "freeze_backbone", "freeze_vit",
+)  # fmt: skip
+_TUNES = (
+    "tune_vision", "tune_vision_tower", "tune_mm_vision", "train_vision_encoder", "unfreeze_mm_vision_tower",
+)  # fmt: skip
+_PARTS = ("tune_type_vision_tower", "mm_tunable_parts")
+_MODELS = (
+    "model_name_or_path", "model", "model_id", "model_id_or_path", "model_path", "model_name", "base_model",
+    "pretrained_model_path",
+)  # fmt: skip

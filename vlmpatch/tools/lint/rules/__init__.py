@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
 
+from vlmpatch.tools.explain.diagnose import printable
 from vlmpatch.tools.findings import Finding
 from vlmpatch.tools.lint.context import Around
 from vlmpatch.tools.lint.launch_config import LaunchConfig
@@ -28,5 +29,5 @@ def lint(launch: LaunchConfig, around: Around) -> list[Finding]:
     """All findings on ``launch``, in the order of their codes; what could not be read is said last."""
     found = [finding for check in rules() for finding in check(launch, around)]
     unread = around.say("This could not be read.")
-    problems = [Finding("L00", "warning", unread, problem) for problem in launch.problems]
+    problems = [Finding("L00", "warning", unread, printable(problem)) for problem in launch.problems]
     return [*sorted(found, key=lambda finding: finding.code), *problems]

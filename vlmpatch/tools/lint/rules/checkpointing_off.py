@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import NONREENTRANT, Around, quote
+from vlmpatch.tools.lint.context import Around, nonreentrant, quote, written
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
@@ -15,4 +15,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         title = around.say(
             "Checkpointing is off, which costs memory; against these failures it is not needed."
         )
-        yield Finding("L08", "note", title, quote(given), f"--gradient_checkpointing true {NONREENTRANT}")
+        fix = f"{written(given, given.name, 'true')} {nonreentrant(given)}"
+        yield Finding("L08", "note", title, quote(given), fix)

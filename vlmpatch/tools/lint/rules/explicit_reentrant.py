@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import NONREENTRANT, Around, link, quote
+from vlmpatch.tools.lint.context import Around, link, nonreentrant, quote
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
@@ -14,4 +14,4 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         return
     failure = {0: "F3", 1: "F1", 2: "F1", 3: "F8"}[launch.stage]
     title = around.say("Reentrant checkpointing is asked for, which fails or trains wrongly here.")
-    yield Finding("L01", "warning", title, quote(given), NONREENTRANT, link(failure))
+    yield Finding("L01", "warning", title, quote(given), nonreentrant(given), link(failure))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, ended, link, quote, severity
+from vlmpatch.tools.lint.context import Around, ended, link, quote, severity, written
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
@@ -17,5 +17,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
     local = not ((fast := launch.get("use_vllm")) and fast.on)
     if "grpo" in named and given and given.on and local:
         title = around.say("generate() with checkpointing on loses its KV cache half way.")
-        fix = ended(around, "F30", "--use_vllm true")
+        fix = ended(around, "F30", written(given, "use_vllm", "true"))
         yield Finding("L13", severity(around, "F30"), title, quote(given), fix, link("F30"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, inside, link, quote, severity
+from vlmpatch.tools.lint.context import Around, inside, link, quote, severity, written
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 _RENAMED = {
@@ -21,5 +21,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
             continue  # ms-swift has kept it
         if given and inside(around, "transformers", f">={since}.dev0"):
             title = around.say("--{old} is gone from transformers {since} on.", old=old, since=since)
-            fix = f"--{new} {given.value}"
+            fix = written(given, new, given.value)
             yield Finding("L10", severity(around, "D"), title, quote(given), fix, link("D"))

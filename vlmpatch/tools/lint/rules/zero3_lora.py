@@ -29,4 +29,4 @@ def _nonreentrant(launch: LaunchConfig, around: Around) -> bool:
     if launch.nonreentrant or launch.minicpmv:
         return True
     old = around.installed.get("transformers") is not None and inside(around, "transformers", "<5.0.0.dev0")
-    return not old and not launch.llamafactory
+    return not old and not launch.llamafactory and "grad_checkpoint" not in launch.options

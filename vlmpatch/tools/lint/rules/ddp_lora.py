@@ -1,0 +1,20 @@
+"""LoRA under DDP with the reentrant checkpointing of transformers before 5."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vlmpatch.tools.findings import Finding
+from vlmpatch.tools.lint.context import Around, ended, link, nonreentrant, quote, severity
+from vlmpatch.tools.lint.launch_config import LaunchConfig
+from vlmpatch.tools.lint.reentrance import by_default
+
+
+def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
+    lora, ddp = launch.lora, launch.distributed and not launch.deepspeed and not launch.fsdp
+    if lora is None or not ddp or launch.llamafactory:
+        return  # LLaMA-Factory tells DDP that every parameter is used, so that it does not count
+    if by_default(launch, around):
+        title = around.say("LoRA under DDP with reentrant checkpointing, the default here, ends in an error.")
+        fix = ended(around, "F3", nonreentrant(launch.checkpointing))
+        yield Finding("L15", severity(around, "F3"), title, quote(lora), fix, link("F3"))

@@ -1,0 +1,1 @@
+"""What a shell script would launch, read and never run."""
