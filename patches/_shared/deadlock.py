@@ -9,6 +9,11 @@ Nothing is concluded before every rank of the group has stood still through two 
 Where their gathers then differ, each is asked for its last ones; where those part, each is asked whether
 it still stands where it stood; only when every one has said so are they told that it is over, and that
 word must stand for some looks: a rank that moves takes back what it said, and the reader its word.
+
+Why that is for ever: a group runs its gathers in the order in which each rank starts them, and each takes
+every rank. Where the ranks part, each has started a gather of another size than the rest, so that one is
+never over; whatever they start later comes after it. Gathers of one size do go through, of whatever
+parameters: ranks that part there may be at a long pause, and are warned that their values are mixed.
 """
 
 from __future__ import annotations
@@ -26,14 +31,16 @@ AHEAD = 100  # gathers a rank may have started after the one it waits in
 SURE = 4  # looks for which the word that it is over must stand
 LONG = 5  # times as long as ranks must stand still, before one is told that it is waited for
 UNCERTAIN = "The ranks stand still, in different gathers as it seems; not all of them were counted."
+MIXED = "The ranks have gathered different parameters of one size at once: their values are mixed."
 _MASK = (1 << 61) - 1
 
 
 class Gather(NamedTuple):
-    """One gather: its number in this process and group, the parameter, a digest of it and all before it."""
+    """One gather: its number in this process and group, first parameter, elements; a digest of all so far."""
 
     number: int
     id: int
+    size: int
     digest: int
 
 
@@ -83,18 +90,18 @@ class RankMonitor:
         self.store, self.prefix, self.ranks, self.place = store, prefix, list(ranks), place
         self.still, self.words = still, words
         self.nonce = uuid.uuid4().hex[:12]
-        self.last: deque[Gather] = deque([Gather(0, -1, 0)], maxlen=KEPT)
+        self.last: deque[Gather] = deque([Gather(0, -1, 0, 0)], maxlen=KEPT)
         self.names: dict[int, str] = {}
         self.whole = True
         self._at, self._since, self._looks = 0, 0.0, 0
         self._agreed, self._ends, self._claim = "-", 0, b""
         self._reader = Reader(self)
 
-    def note(self, id_: int) -> None:
-        """A gather that begins with parameter ``id_`` is about to start."""
-        number, _, digest = self.last[-1]
+    def note(self, id_: int, size: int) -> None:
+        """A gather of ``size`` elements that begins with parameter ``id_`` is about to start."""
+        number, digest = self.last[-1].number, self.last[-1].digest
         # One append, so that a thread that reads the list finds number and parameter together.
-        self.last.append(Gather(number + 1, id_, (digest * 1_000_003 ^ id_ + 1) & _MASK))
+        self.last.append(Gather(number + 1, id_, size, (digest * 1_000_003 ^ id_ + 1) & _MASK))
 
     def look(self, now: float) -> tuple[str, str]:
         """What is to be done: nothing, ``("warn", words)`` or ``("end", words)``."""
@@ -146,7 +153,8 @@ class RankMonitor:
         last = [gather for gather in self.last.copy() if gather.number]
         ids = [gather.id for gather in last]
         names = {str(id_): self.names.get(id_, f"parameter {id_}") for id_ in set(ids)}
-        return {"nonce": self.nonce, "from": last[0].number - 1 if last else 0, "ids": ids, "names": names}
+        report = {"nonce": self.nonce, "from": last[0].number - 1 if last else 0, "ids": ids, "names": names}
+        return {**report, "sizes": [gather.size for gather in last]}
 
     def _reads(self) -> bool:
         """Whether this rank is the reader: no rank but itself has renewed the mark since its last look."""
@@ -207,9 +215,13 @@ class Reader:
         reports = [json.loads(bytes(text)) for text in self.monitor.store.multi_get(keys)]
         if [report["nonce"] for report in reports] != [heartbeat.nonce for heartbeat in heartbeats]:
             return
-        number = first_mismatch(reports)
+        number = first_mismatch(reports, "sizes")
         if number is None:
-            if waited > LONG * self.monitor.still:
+            mixed = first_mismatch(reports, "ids")
+            if mixed is not None:
+                self.text = f"{MIXED} {told(reports, self.monitor.ranks, mixed)}"
+                self._say("warn", heartbeats)
+            elif waited > LONG * self.monitor.still:
                 self.text = waiting(reports, self.monitor.ranks)
                 self._say("warn", heartbeats)
             return
@@ -226,12 +238,12 @@ class Reader:
             self.monitor.store.set(self.monitor.key("word", place), json.dumps(word))
 
 
-def first_mismatch(reports: Sequence[dict[str, Any]]) -> int | None:
-    """How many gathers the ranks have in common, or None while one is only ahead of another."""
+def first_mismatch(reports: Sequence[dict[str, Any]], what: str) -> int | None:
+    """How many gathers are alike in ``what``, or None while one rank is only ahead of another."""
     start = max(report["from"] for report in reports)
     end = min(report["from"] + len(report["ids"]) for report in reports)
     for number in range(start, end):
-        if len({report["ids"][number - report["from"]] for report in reports}) > 1:
+        if len({report[what][number - report["from"]] for report in reports}) > 1:
             return number
     return None
 

@@ -86,13 +86,14 @@ class Watch:
 
     def note(self, coordinator: Any, params: Any) -> None:
         """``coordinator`` is about to gather those of ``params`` that are not there."""
-        first = min((p for p in params if p.ds_status is self.not_available), key=_id, default=None)
+        absent = [param for param in params if param.ds_status is self.not_available]
+        first = min(absent, key=_id, default=None)
         if first is None:
             return
         monitor = self._monitor(first.ds_process_group)
         if monitor is None:
             return
-        monitor.note(first.ds_id)
+        monitor.note(first.ds_id, sum(param.ds_numel for param in absent))
         if first.ds_id not in monitor.names:
             monitor.names[first.ds_id] = _name(first)
         if coordinator not in self.known:

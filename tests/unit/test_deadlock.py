@@ -70,7 +70,7 @@ class Group:
         for place, monitor in enumerate(self.monitors):
             if only in (None, place):
                 for id_ in ids:
-                    monitor.note(id_)
+                    monitor.note(id_, 8 * (id_ % 100))
                     monitor.names[id_] = f"layer{id_}"
 
     def look(self) -> list[tuple[str, str]]:
@@ -139,6 +139,20 @@ def test_one_rank_at_a_breakpoint_is_waited_for() -> None:
     group.gather(5, only=0)
     group.gather(5, only=2)
     assert group.kinds(minutes=60) == []
+
+
+def test_gathers_of_one_size_go_through() -> None:
+    """Experts called in another order on each rank, and then a checkpoint of minutes."""
+    group = Group(2)
+    group.gather(1, 2)
+    group.gather(103, 203, only=0)
+    group.gather(203, 103, only=1)
+    group.gather(4)
+    said = {(kind, words) for _ in range(200) for kind, words in group.look() if kind}
+    ((kind, words),) = said
+    assert kind == "warn"
+    assert words.startswith(deadlock.MIXED)
+    assert "layer103 on rank 0, layer203 on rank 1" in words
 
 
 def test_a_rank_without_the_patch_says_nothing_so_nothing_is_concluded() -> None:
@@ -236,7 +250,7 @@ def test_number_and_list_belong_together() -> None:
         number = 0
         while not stop.is_set():
             number += 1
-            monitor.note(number)  # the id is the number
+            monitor.note(number, 8)  # the id is the number
 
     thread = threading.Thread(target=gathers)
     thread.start()

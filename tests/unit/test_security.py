@@ -182,7 +182,7 @@ def test_s9_words_in_the_store_end_nothing_by_themselves() -> None:
 
     store = Store()
     monitor = deadlock.RankMonitor(store, "p", [0, 1], 0, STILL, str)
-    monitor.note(1)
+    monitor.note(1, 8)
     for nonce, case in (("guessed", "c"), (monitor.nonce, "c"), (monitor.nonce, "-")):
         for look in range(40):
             word = {"kind": "end", "nonce": nonce, "number": 1, "case": case, "text": "BAIT"}
