@@ -744,6 +744,35 @@ def test_a_home_that_ran_again_leaves_no_layer_elsewhere(package: Any, journal: 
     assert package.above.save is package.script.save is plain
 
 
+def test_under_another_copy_off_and_on_again_no_name_is_forgotten(package: Any, journal: Journal) -> None:
+    plain, other = package.home.save, Journal()
+    other.wrap("theirs", package.home, "save", suffix("?"))
+    journal.wrap("p", package.home, "save", suffix("!"))
+    for _ in range(2):
+        other.suspend("theirs")
+        assert package.above.save("a") == "a!"
+        other.resume("theirs")
+        assert package.above.save("a") == "a?!"
+    journal.rollback(["p"])
+    assert package.above.save is package.home.save is package.script.save
+    assert package.script.save("a") == "a?"
+    assert other.rollback(["theirs"]) == []
+    assert package.home.save is package.above.save is package.script.save is plain
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_a_home_of_two_copies_that_ran_again_leaves_no_layer_elsewhere(
+    ours_first: bool, package: Any, journal: Journal
+) -> None:
+    plain, other = package.home.save, Journal()
+    other.wrap("theirs", package.home, "save", suffix("?"))
+    journal.wrap("p", package.home, "save", suffix("!"))
+    package.home.save = FunctionType(plain.__code__, plain.__globals__, "save", plain.__defaults__)
+    for each in (journal, other) if ours_first else (other, journal):
+        each.ran_again(package.home)
+    assert package.above.save is package.script.save is plain
+
+
 def test_what_a_module_has_of_another_package_is_replaced_there_alone(package: Any, journal: Journal) -> None:
     plain = package.home.save
     journal.wrap("p", package.script, "save", suffix("!"))

@@ -96,7 +96,8 @@ class Wrap:
             self._overrides.put(value)
         layers.switch(self._key, self._wrapper, True)
         for alias in layers.new_aliases():
-            layers.aliases.append(alias)
+            former = [each for each in layers.aliases if not each.location.same(alias.location)]
+            layers.aliases[:] = [*former, alias]
             self._overrides.put(alias)
         return True
 
@@ -106,23 +107,34 @@ class Wrap:
         layers.switch(self._key, self._wrapper, False)
         if layers.marks:
             return True
-        if not value.on and value.location.alive and value.location.held() is value.value:
-            self._overrides.adopt(value)  # it was under somebody else's, who has gone
         alone = _take(self._overrides, value)
         return self.leave_aliases() and alone
 
     def leave_aliases(self) -> bool:
         """Put back what lay at the other locations; False when another library has built on one of ours."""
-        layers, alone = self._layers, True
+        layers = self._layers
         for alias in layers.aliases:
             if alias.below is not layers.value.below:
                 alias.lie_on(layers.value.below)
-            alone = self._overrides.take(alias) and alone
-        layers.aliases.clear()
-        return alone
+            _take(self._overrides, alias)
+        # One on which another library has built is taken away when that has gone, if it ever does.
+        layers.aliases[:] = [alias for alias in layers.aliases if _lies(alias)]
+        return not layers.aliases
+
+    def overwritten(self) -> None:
+        """What the layers lay on has run again: they lie nowhere any more."""
+        self._layers.gone = True
+        self.leave_aliases()
+
+
+def _lies(value: Override) -> bool:
+    held = value.location.held()
+    return any(each is value.value for each in (held, *chain(held)))
 
 
 def _take(overrides: OverrideStack, value: Override) -> bool:
+    if not value.on and value.location.alive and value.location.held() is value.value:
+        overrides.adopt(value)  # it was under another library's, which has gone
     value.below = standing(value.location, value.below)
     return overrides.take(value)
 

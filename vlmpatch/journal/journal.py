@@ -196,7 +196,7 @@ class Journal:
             for record in [record for record in self._records if record.change.value in gone]:
                 self._records.remove(record)
                 if isinstance(record.change, Wrap):
-                    record.change.leave_aliases()
+                    record.change.overwritten()
 
     def _switched_off(self, owner: Any) -> list[Override]:
         """What lies at none of the locations of ``owner`` just now, and would again."""

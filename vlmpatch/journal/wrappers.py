@@ -74,6 +74,7 @@ class WrapperChain:
         self.function = _dispatching(self._head, found.call)
         _name(self.function, owner, name, getattr(found.raw, "__func__", found.raw))
         self.aliases: list[Override] = []  # what lies at other locations because of us
+        self.gone = False  # whether the owner has run again, and holds none of it any more
         self.marks = Marks()
         self.marks.layers = self
         setattr(self.function, MARK, self.marks)
@@ -84,9 +85,7 @@ class WrapperChain:
 
     def takes_calls_through(self, wrapper: Wrapper) -> None:
         """Raises ``WrongSignature`` where ``wrapper`` does not; see ``signatures``."""
-        from vlmpatch.journal import (
-            signatures,
-        )  # reads signatures with inspect, which takes its time to import
+        from vlmpatch.journal import signatures  # not before it is asked: inspect takes its time
 
         owner = self.value.location.owner()
         bound = isinstance(owner, type) and self.found.kind is not staticmethod
@@ -168,20 +167,18 @@ def carried(function: Any, patch: str, journal: object) -> bool:
 
 
 def standing(location: Location, raw: Any) -> Any:
-    """``raw``, or what lies under it where it is a layer on ``location`` that another copy has switched off.
+    """``raw``, or what lies under it where it is a layer that another copy of vlmpatch has given up.
 
-    The other copy could not take it away while ours lay on top, and has forgotten it.
+    It was switched off, or what it lay on has run again; the other copy could not take it away while ours lay
+    on top, and has forgotten it.
     """
     for _ in range(100):
         function = getattr(raw, "__func__", raw)
         marks = getattr(function, MARK, None)
         layers = getattr(marks, "layers", None)
-        if (
-            marks
-            or layers is None
-            or layers.function is not function
-            or not layers.value.location.same(location)
-        ):
+        if layers is None or layers.function is not function:
+            break
+        if not getattr(layers, "gone", False) and (marks or not layers.value.location.same(location)):
             break
         raw = layers.value.below
     return raw
