@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
@@ -13,8 +14,10 @@ from hypothesis import strategies as st
 
 from tests.conftest import World
 from tests.lab.waits import completed
+from vlmpatch.catalog import environment
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
+from vlmpatch.engine import engine
 from vlmpatch.tools import cli, run
 from vlmpatch.tools.doctor import doctor
 from vlmpatch.tools.explain import explain
@@ -47,6 +50,14 @@ def test_doctor_without_torch_says_that_this_is_the_wrong_python() -> None:
     assert "1 error(s)" in done.stdout
 
 
+def test_the_list_as_data(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    entries = read(default_path()).entries
+    assert [each["id"] for each in listed["patches"]] == list(entries)
+    assert all(each["requires"] == entries[each["id"]].requires for each in listed["patches"])
+
+
 def test_doctor_counts_garbage_in_the_environment() -> None:
     done = command("doctor", VLMPATCH_DISABLE="nosuch", VLMPATCH_LOG="loud", VLMPATCH_STRICT="maybe")
     assert done.returncode == 1
@@ -63,7 +74,11 @@ def test_doctor_says_what_would_happen(world: World) -> None:
     changed = world.patch(world.package("changed", "x = 1\n"), '{ fakelib = ">=1" }')
     findings = doctor.examine(world.catalog())
     states = {status.id: status.state.value for status in findings.patches}
-    assert states == {armed: "armed", absent: "not needed", other: "not needed", changed: "conflict"}
+    assert states == {armed: "armed", absent: "armed", other: "not needed", changed: "conflict"}
+    process = engine.Engine(world.catalog(), environment.Settings()).status()
+    assert {id_: process[id_].state.value for id_ in (armed, absent, other)}.items() <= states.items()
+    said = doctor.page(findings, language.Words("en")).text()
+    assert "1 patches will act, 1 wait for a module that is not here" in " ".join(said.split())
     assert not findings.sound
     assert package not in sys.modules
     assert "fakelib" in doctor.page(findings, language.Words("en")).text()

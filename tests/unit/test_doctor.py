@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import World
 from vlmpatch.tools import cli
 from vlmpatch.tools.doctor import doctor, remote
-from vlmpatch.tools.findings import redacted
+from vlmpatch.tools.findings import Finding, redacted
 from vlmpatch.tools.view.language import Words
 
 EN = Words("en")
@@ -76,6 +76,38 @@ def test_strict_counts_warnings(world: World, capsys: pytest.CaptureFixture[str]
     asked = doctor.Asked(command="swift sft --ddp_static_graph true --gradient_accumulation_steps 2")
     assert doctor.doctor(world.catalog(), asked, EN) == 0
     assert doctor.doctor(world.catalog(), asked, EN, strict=True) == 1
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_what_was_understood_stands_in_every_view(language: str, world: World) -> None:
+    world.distribution("torch", "2.8.0")
+    say = Words(language)
+    findings = doctor.examine(world.catalog(), doctor.Asked(command="torchrun t.py --deepspeed zero2"), say)
+    (launch,) = doctor.data(findings)["launches"]
+    assert (launch["launcher"], launch["engine"], launch["stage"]) == ("torchrun", "DeepSpeed", 2)
+    for text in (doctor.page(findings, say).text(), doctor.markdown(findings, say)):
+        assert "DeepSpeed ZeRO-2" in text
+
+
+@pytest.mark.parametrize(("language", "said"), [("en", "no training was recognised"), ("zh", "没有识别出")])
+def test_a_command_that_trains_nothing_is_no_all_clear(
+    language: str, said: str, world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world.distribution("torch", "2.8.0")
+    asked, say = doctor.Asked(command="echo hello"), Words(language)
+    findings = doctor.examine(world.catalog(), asked, say)
+    assert doctor.data(findings)["launches"] == []
+    assert said in " ".join(doctor.page(findings, say).text().splitlines()[:4])
+    assert said in doctor.markdown(findings, say)
+    assert doctor.doctor(world.catalog(), asked, say, strict=True) == 0
+    assert doctor.data(doctor.examine(world.catalog()))["launches"] is None
+
+
+def test_backticks_do_not_end_code_in_markdown(world: World) -> None:
+    world.distribution("torch", "2.8.0")
+    finding = Finding("L00", "warning", "t", "a`b``c", "")
+    findings = doctor.examine(world.catalog())._replace(findings=(finding,))
+    assert "  - ``` a`b``c ```" in doctor.markdown(findings, EN)
 
 
 MODEL = """

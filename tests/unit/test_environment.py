@@ -29,6 +29,14 @@ def test_unknown_id_is_named_with_the_nearest() -> None:
     assert "zero3-gather" in problem.remedy
 
 
+def test_a_variable_of_no_known_name_is_told_with_the_nearest() -> None:
+    found = environment.read({"VLMPATCH_LGO": "info", "VLMPATCH_LAB": "x", "HOME": "/"}, KNOWN)
+    (problem,) = found.problems
+    assert problem.where == "VLMPATCH_LGO"
+    assert "'VLMPATCH_LOG'" in problem.remedy
+    assert found == environment.Settings(problems=(problem,))
+
+
 @pytest.mark.parametrize(("value", "strict"), [("1", True), ("TRUE", True), ("0", False), ("", False)])
 def test_strict(value: str, strict: bool) -> None:
     found = environment.read({"VLMPATCH_STRICT": value}, KNOWN)

@@ -6,11 +6,19 @@ ends a training job.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 from vlmpatch.catalog.model import Problem
 
+NAMES = ("VLMPATCH_DISABLE", "VLMPATCH_LOG", "VLMPATCH_STRICT", "VLMPATCH_WATCH")
+_PREFIX = "VLMPATCH"
+_OF_THE_TESTS = (
+    "_FULL",
+    "_GOLDEN",
+    "_LAB",
+    "_MINICPMV",
+)  # and what begins so: never read here, and no mistake
 LEVELS = ("debug", "info", "warning", "error", "off")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
@@ -32,7 +40,7 @@ def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
         environ: the environment variables.
         known: the ids of the catalog, against which VLMPATCH_DISABLE is checked.
     """
-    problems: list[Problem] = []
+    problems = list(_unknown(environ))
     return Settings(
         disable=_disable(environ.get("VLMPATCH_DISABLE", ""), known, problems),
         strict=_switch("VLMPATCH_STRICT", environ, problems),
@@ -40,6 +48,14 @@ def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
         watch=_switch("VLMPATCH_WATCH", environ, problems),
         problems=tuple(problems),
     )
+
+
+def _unknown(environ: Mapping[str, str]) -> Iterator[Problem]:
+    for name in sorted(environ):
+        ours = name.startswith(_PREFIX) and not name.removeprefix(_PREFIX).startswith(_OF_THE_TESTS)
+        if ours and name not in NAMES:
+            remedy = f"{suggestion(name, NAMES)}It has no effect; there are {', '.join(NAMES)}"
+            yield Problem(name, "no variable of this name is read", remedy)
 
 
 def _disable(value: str, known: Collection[str], problems: list[Problem]) -> frozenset[str]:

@@ -64,7 +64,7 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
         return 0
     from vlmpatch.tools.listing import listing
 
-    return listing(catalog, say)
+    return listing(catalog, say, asked.json)
 
 
 def _language(given: Sequence[str]) -> str:
@@ -110,7 +110,8 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     verify.add_argument("--device", choices=("cpu", "cuda"), default="", help=where)
     run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
     run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
-    verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
+    listing = verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
+    listing.add_argument("--json", action="store_true", help=say("as data"))
     retire = verb("retire", "which patches would go with which upgrade", "  python -m vlmpatch retire")
     retire.add_argument("--json", action="store_true", help=say("as data"))
     return parser

@@ -32,6 +32,7 @@ from vlmpatch.tools.findings import Finding, ordered, redacted
 from vlmpatch.tools.lint import command, configuration, understood
 from vlmpatch.tools.lint.context import Around, ended, inside
 from vlmpatch.tools.lint.launch_config import LaunchConfig
+from vlmpatch.tools.lint.model import Model
 from vlmpatch.tools.lint.model import read as read_model
 from vlmpatch.tools.lint.rules import lint
 from vlmpatch.tools.lint.understood import Understood
@@ -39,6 +40,7 @@ from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
 SCHEMA = 1  # of --json
+_ABSENT = ", a module that is not here"  # the file of a script beside which doctor does not stand
 _PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
 _LAUNCH = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "PYTHONPATH",
@@ -92,6 +94,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
     forecasts = {e.id: _with_record(_forecast(e, catalog, chosen), e, known) for e in by_target}
     patches = tuple(forecasts[id_] for id_ in catalog.entries)
+    model = read_model(asked.model) if asked.model else None
     around = Around(None, known, _armed(catalog, patches), say)
     broken = [*catalog.problems, *failures.read(catalog.path).problems, *ranges(catalog)]
     findings = [
@@ -102,9 +105,9 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         *_copies(packages, say),
         *_altered(installation.compare(), say),
         *_remote(remote.cache(os.environ), around, "D06"),
-        *_model(asked, around),
+        *_model(model, around),
     ]
-    launches, told = _launch(asked, around)
+    launches, told = _launch(asked, around._replace(model=None if isinstance(model, str) else model))
     findings += told
     launched = {name: os.environ[name] for name in sorted(os.environ) if _tells(name)}
     return Findings(packages, patches, tuple(ordered(findings)), launched, launches)
@@ -127,15 +130,20 @@ def _forecast(entry: Entry, catalog: Catalog, asked: environment.Settings) -> St
         ]
     except Exception as error:
         return Status(entry.id, State.FAILED, f"{type(error).__name__}: {error}")
-    return min(outcomes, key=lambda status: engine.WEIGHT.index(status.state))
+    return min(outcomes, key=lambda status: (engine.WEIGHT.index(status.state), _waits(status)))
 
 
 def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
-    if status.state is not State.ARMED:
+    if status.state is not State.ARMED or _waits(status):
         return status
     proven = verified.proofs().get(entry.id, [])
     said = verified.sentence(entry, proven, installed, verified.revision(entry))
     return status._replace(reason=f"{status.reason}; {said}")
+
+
+def _waits(status: Status) -> bool:
+    """Whether the patch acts only where a script brings a module that cannot be imported from here."""
+    return status.state is State.ARMED and status.reason.endswith(_ABSENT)
 
 
 def _look(
@@ -145,7 +153,7 @@ def _look(
         return Status(entry.id, State.ARMED, f"{installed}; decided when a model's {target} is loaded")
     path = locate(target)
     if path is None:
-        return Status(entry.id, State.NOT_NEEDED, f"no module {target} can be imported from here")
+        return Status(entry.id, State.ARMED, f"{installed}; waits for the import of {target}{_ABSENT}")
     try:
         verdict = by_code(patch_file, of_file(target, path))
     except NoSource as absent:
@@ -225,8 +233,7 @@ def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
             )
 
 
-def _model(asked: Asked, around: Around) -> Iterator[Finding]:
-    model = read_model(asked.model) if asked.model else None
+def _model(model: Model | str | None, around: Around) -> Iterator[Finding]:
     if isinstance(model, str):
         yield Finding("D07", "error", around.say("The model cannot be read."), model)
     elif model and model.remote:
@@ -237,8 +244,6 @@ def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None
     """What was understood of the command, and what goes wrong with each launch of it."""
     if not any(asked):
         return None, []
-    model = read_model(asked.model) if asked.model else None
-    around = around._replace(model=None if isinstance(model, str) else model)
     read_ = command.read(asked.command, around.say("the command"))
     launches = read_.launches or (LaunchConfig(),)
     for launch in launches:
@@ -251,16 +256,16 @@ def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None
 
 
 def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:
-    acting = [status.id for status in patches if status.state is State.ARMED]
+    acting = [status.id for status in patches if status.state is State.ARMED and not _waits(status)]
     return frozenset(failure for id_ in acting for failure in catalog.entries[id_].failures)
 
 
 def page(findings: Findings, say: Words, everything: bool = False) -> Page:
     """The findings for a person: what matters first, what needs nothing last and folded."""
     made = Page()
-    acting = [status for status in findings.patches if status.state is State.ARMED]
+    acting, waiting = _acting(findings)
     idle = [status for status in findings.patches if status.state in (State.NOT_NEEDED, State.OFF)]
-    made.add(_summary(findings, len(acting), say), "good" if findings.sound else "bad")
+    made.add(_summary(findings, say), "good" if findings.sound else "bad")
     for finding in findings.findings:
         made.add()
         style = {"error": "bad", "warning": "warn"}.get(finding.severity, "head")
@@ -292,6 +297,12 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         for status in acting:
             installation = status.reason if everything else status.reason.rpartition("; ")[2]
             made.add(f"  {status.id}: {installation}")
+    if waiting:
+        made.add()
+        made.add(say("Patches that wait for a module that cannot be imported from here"), "head")
+        for status in waiting:
+            installation = status.reason.removesuffix(_ABSENT)
+            made.add(f"  {status.id}: {installation}", "dim")
     made.add()
     if everything:
         made.add(say("Patches that have nothing to do here"), "head")
@@ -314,14 +325,28 @@ def _library() -> str:
     return sysconfig.get_path("purelib")
 
 
-def _summary(findings: Findings, acting: int, say: Words) -> str:
+def _acting(findings: Findings) -> tuple[list[Status], list[Status]]:
+    """The patches that will act, and those that wait for a module; ``status()`` calls both armed."""
+    armed = [status for status in findings.patches if status.state is State.ARMED]
+    return [each for each in armed if not _waits(each)], [each for each in armed if _waits(each)]
+
+
+def _summary(findings: Findings, say: Words) -> str:
+    acting, waiting = map(len, _acting(findings))
     kinds = [finding.severity for finding in findings.findings]
-    counted = say(
-        "{acting} patches will act; {errors} error(s), {warnings} warning(s)",
-        acting=acting,
-        errors=kinds.count("error"),
-        warnings=kinds.count("warning"),
-    )
+    counts = {
+        "acting": acting,
+        "waiting": waiting,
+        "errors": kinds.count("error"),
+        "warnings": kinds.count("warning"),
+    }
+    counted = say("{acting} patches will act; {errors} error(s), {warnings} warning(s)", **counts)
+    if waiting:
+        counted = say(
+            "{acting} patches will act, {waiting} wait for a module that is not here; "
+            "{errors} error(s), {warnings} warning(s)",
+            **counts,
+        )
     unseen_ = say("; no training was recognised in the command, so nothing is said of it")
     missed = unseen_ if findings.launches == () else ""
     return f"vlmpatch {__version__}, Python {platform.python_version()}: {counted}{missed}"
@@ -349,8 +374,7 @@ def data(findings: Findings) -> dict[str, Any]:
 def markdown(findings: Findings, say: Words) -> str:
     """The findings for an issue; what is shown of a path is its end."""
     lines = ["### vlmpatch doctor", ""]
-    acting = [status for status in findings.patches if status.state is State.ARMED]
-    lines += [_summary(findings, len(acting), say), ""]
+    lines += [_summary(findings, say), ""]
     for finding in findings.findings:
         lines.append(f"- **{finding.code} {finding.severity}** {finding.title}")
         lines += [f"  - {_code(part)}" for part in (finding.evidence, finding.fix) if part]
