@@ -175,6 +175,102 @@ def test_yaml_of_llamafactory_trl_and_accelerate(tmp_path: Path) -> None:
     assert "L01" in of("trl sft --config trl.yaml", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "command", "fix"),
+    [
+        (
+            "lf.yaml",
+            "finetuning_type: lora\nuse_reentrant_gc: true\n",
+            "llamafactory-cli train lf.yaml",
+            "use_reentrant_gc: false",
+        ),
+        (
+            "ax.yml",
+            "adapter: lora\ngradient_checkpointing_kwargs:\n  use_reentrant: true\n",
+            "axolotl train ax.yml",
+            "gradient_checkpointing_kwargs: {use_reentrant: false}",
+        ),
+        (
+            "trl.yaml",
+            "gradient_checkpointing_kwargs: {use_reentrant: true}\n",
+            "trl sft --config trl.yaml",
+            "gradient_checkpointing_kwargs: {use_reentrant: false}",
+        ),
+        (
+            "train.py",
+            "args = TrainingArguments(gradient_checkpointing_kwargs=dict(use_reentrant=True))\n",
+            "torchrun train.py --gradient_checkpointing_kwargs '{}'",
+            'gradient_checkpointing_kwargs = {"use_reentrant": False}',
+        ),
+        ("none", "", "torchrun train.py --use_reentrant true", "--use_reentrant false"),
+    ],
+)
+def test_advice_is_written_for_the_file_it_concerns(
+    name: str, text: str, command: str, fix: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    assert of(command, tmp_path)["L01"].fix == fix
+
+
+def test_advice_on_a_setting_of_yaml_is_a_line_of_yaml(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("ddp_timeout: 180000000\ngradient_checkpointing: false\nadapter: lora\n")
+    found = of("axolotl train a.yaml", tmp_path)
+    assert found["L09"].fix == "ddp_timeout: 1800"
+    assert found["L08"].fix.splitlines() == [
+        "gradient_checkpointing: true",
+        "gradient_checkpointing_kwargs: {use_reentrant: false}",
+    ]
+
+
+def test_a_configuration_that_is_missing_is_told(tmp_path: Path) -> None:
+    assert "gone.yaml is not there" in of("llamafactory-cli train gone.yaml", tmp_path)["L00"].evidence
+
+
+LORA = "train.py --gradient_checkpointing True --use_lora True"
+
+
+def test_lora_with_the_reentrant_default_of_ddp() -> None:
+    found = of(f"torchrun {LORA}")["L15"]
+    assert (found.severity, found.link.split()[-1]) == ("warning", "F3")
+    assert of(f"torchrun {LORA}", given_=around(frozenset({"F3"})))["L15"].severity == "note"
+    assert "L15" not in of(f"torchrun {LORA}", given_=around(transformers="5.1.0"))
+    for fine in (
+        f"python {LORA}",
+        f"torchrun {LORA} --use_reentrant false",
+        f"torchrun --nproc_per_node 1 {LORA}",
+    ):
+        assert "L15" not in of(fine)
+    for version, told in (("3.4.1", True), ("3.6.0", False)):
+        swift = around()._replace(installed={**INSTALLED, "ms-swift": version})
+        assert ("L15" in of("NPROC_PER_NODE=2 swift sft --train_type lora", given_=swift)) is told
+
+
+def test_lora_in_the_tower_with_the_reentrant_default_of_zero3() -> None:
+    assert of(f"torchrun {LORA} --deepspeed zero3")["L16"].link.endswith("F5")
+    assert of(f"torchrun {LORA} --deepspeed zero3", given_=around(frozenset({"F5"})))["L16"].link.endswith(
+        "F8"
+    )
+    both = around(frozenset({"F5", "F8"}))
+    assert of(f"torchrun {LORA} --deepspeed zero3", given_=both)["L16"].severity == "note"
+    for frozen in ("--freeze_vision_tower true", "--tune_vision false", "--mm_vision_select_layer -2"):
+        assert "L16" not in of(f"torchrun {LORA} --deepspeed zero3 {frozen}")
+    assert "L16" in of(f"torchrun {LORA} --deepspeed zero3 --freeze_vision_tower true --vision_lora true")
+
+
+def test_what_switches_adapters_off_is_heard() -> None:
+    assert "L15" not in of("torchrun train.py --gradient_checkpointing true --use_lora False --lora_r 8")
+    assert "L15" not in of("torchrun train.py --gradient_checkpointing true --train_type full --lora_rank 8")
+
+
+def test_accelerate_gathers_by_a_word_of_its_own(tmp_path: Path) -> None:
+    text = "deepspeed_config:\n  zero_stage: 3\n  zero3_save_16bit_model: {}\n"
+    for value, told in (("false", True), ("true", False)):
+        (tmp_path / "a.yaml").write_text(text.format(value))
+        found = of("accelerate launch --config_file a.yaml train.py", tmp_path)
+        assert ("L06" in found) is told
+        assert not told or found["L06"].fix == "zero3_save_16bit_model: true"
+
+
 def test_full_tuning_under_zero3_saves_what_it_gathers(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(DEEPSPEED))
     assert "L06" in of("torchrun train.py --deepspeed ds.json", tmp_path)

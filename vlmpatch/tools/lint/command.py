@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from typing import NamedTuple
 
 from vlmpatch.tools.lint import configuration, program
 from vlmpatch.tools.lint.launch_config import LaunchConfig
-from vlmpatch.tools.lint.shell.script import Launch, Script
+from vlmpatch.tools.lint.shell.script import Launch, Script, found
 
 _NO_TRAINING = re.compile(
     r"\b(?:swift (?:infer|deploy|rollout|export|eval|sample|app|web-ui|merge-lora)"
@@ -64,9 +65,13 @@ def _config(launch: Launch) -> LaunchConfig:
     made.line = " ".join(words[first : first + 8])
     for name, value in _flags(words):
         made.say(name, value, launch.where)
-    for word in words:
-        if word.endswith((".yaml", ".yml")) and os.path.isfile(os.path.join(launch.folder, word)):
-            configuration.from_file(os.path.join(launch.folder, word), made)
+    for before, word in itertools.pairwise(words):
+        if not word.endswith((".yaml", ".yml")):
+            continue
+        if path := found(launch.folder, word):
+            configuration.from_file(path, made)
+        elif not before.startswith("--"):  # a flag's configuration is followed below
+            made.problems.append(f"{launch.where}: {word} is not there")
     configuration.follow(made, launch.folder, 0)
     if made.program:
         program.read(made.program, launch.folder, made)

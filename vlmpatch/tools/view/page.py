@@ -47,7 +47,7 @@ class Page:
             behind = indent if part.label or part.text.startswith("\t") else 0
             margin = behind + len(part.text) - len(part.text.lstrip(" "))
             first = part.label + " " * (margin - columns(part.label))
-            for line in [text] if part.whole else wrapped(text, max(20, width - margin)):
+            for line in text.splitlines() if part.whole else wrapped(text, max(20, width - margin)):
                 yield first, line, part.style
                 first = " " * margin
 

@@ -15,5 +15,6 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         title = around.say(
             "Checkpointing is off, which costs memory; against these failures it is not needed."
         )
-        fix = f"{written(given, given.name, 'true')} {nonreentrant(given)}"
+        on = written(given, given.name, "true")
+        fix = f"{on} {nonreentrant(given)}" if on.startswith("--") else f"{on}\n{nonreentrant(given)}"
         yield Finding("L08", "note", title, quote(given), fix)

@@ -16,5 +16,6 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         return  # LLaMA-Factory tells DDP that every parameter is used, so that it does not count
     if by_default(launch, around):
         title = around.say("LoRA under DDP with reentrant checkpointing, the default here, ends in an error.")
-        fix = ended(around, "F3", nonreentrant(launch.checkpointing))
+        said = "pip install 'ms-swift>=3.5.4'" if launch.swift else nonreentrant(launch.checkpointing)
+        fix = ended(around, "F3", said)
         yield Finding("L15", severity(around, "F3"), title, quote(lora), fix, link("F3"))

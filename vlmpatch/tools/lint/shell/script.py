@@ -24,7 +24,7 @@ _BEFORE = frozenset({  # start what is named behind them
     "srun", "sudo", "env", "nohup", "time", "timeout", "exec", "command", "numactl", "nsys", "ssh", "docker",
     "docker-compose", "podman", "singularity", "apptainer", "conda", "mamba", "micromamba", "uv", "poetry",
     "pipenv", "mpirun", "mpiexec", "stdbuf", "nice", "taskset", "pdsh", "tmux", "screen", "flock", "sbatch",
-    "vlmpatch",
+    "ray", "kubectl",
 })  # fmt: skip
 _NOT_BEFORE = frozenset(
     {"install", "create", "activate", "pip", "pip3", "build", "pull", "add", "apt", "apt-get", "which"}
@@ -151,6 +151,8 @@ class Script:
 
     def _start(self, words: list[str], before: list[str], place: _Place, where: str) -> None:
         """A command whose words are known; ``before`` are the variables set for it alone."""
+        while behind := _run_with_vlmpatch(words):
+            words = behind
         name = os.path.basename(words[0])
         if name in self._functions:
             self._call(name, words[1:], place)
@@ -163,8 +165,6 @@ class Script:
                 self._follow(words[1], [], place, "")
         elif name.endswith(_SCRIPT):
             self._follow(words[0], words[1:], place, where)
-        elif words[1:4] == ["-m", "vlmpatch", "run"] or words[:2] == ["vlmpatch", "run"]:
-            self._start(words[words.index("run") + 1 :] or ["true"], before, place, where)
         elif name in LAUNCHERS or _PYTHON.fullmatch(name):
             self._launch((*before, *words), where)
         elif name in _BEFORE or words[0].startswith("$"):
@@ -253,6 +253,14 @@ def found(folder: str, name: str) -> str | None:
 def _assigned(token: Token) -> re.Match[str] | None:
     first = token.parts[0]
     return None if first.quote else _ASSIGNS.fullmatch(first.text)
+
+
+def _run_with_vlmpatch(words: list[str]) -> list[str]:
+    """What ``python -m vlmpatch run`` is given to run; nothing where it is another command."""
+    for at in range(4):
+        if words[at : at + 2] == ["vlmpatch", "run"]:
+            return words[at + 2 :]
+    return []
 
 
 def _function(tokens: Sequence[Token], at: int) -> tuple[str, int, int] | None:
