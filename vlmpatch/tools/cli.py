@@ -99,7 +99,10 @@ def _parser(say: Words) -> argparse.ArgumentParser:
         return made
 
     explain = verb("explain", "what a log shows, or what a failure or a patch is", _EXPLAIN)
-    explain.add_argument("what", help=say("a log, - for standard input, a failure (F3) or a patch id"))
+    what = say(
+        "logs, folders of them, a pattern, what is piped in (-), a pasted message, a failure (F3), a patch id"
+    )
+    explain.add_argument("what", nargs="*", help=what)
     explain.add_argument("--json", action="store_true", help=say("as data"))
     _doctor(verb("doctor", "what stands in the way here, and what would be patched", _DOCTOR), say)
     verify = verb("verify", "try the patches here: tiny two-rank trainings, bare and patched", _VERIFY)
@@ -136,7 +139,9 @@ def _doctor(made: argparse.ArgumentParser, say: Words) -> None:
 
 
 _EXPLAIN = """  python -m vlmpatch explain train.log
-  kubectl logs trainer-0 | python -m vlmpatch explain -
+  python -m vlmpatch explain logs/ or rank*.log or train.log.gz
+  kubectl logs trainer-0 | python -m vlmpatch explain
+  python -m vlmpatch explain "RuntimeError: Expected to mark a variable ready only once"
   python -m vlmpatch explain F11"""
 _DOCTOR = """  python -m vlmpatch doctor
   python -m vlmpatch doctor --command 'swift sft --model … --deepspeed zero3'

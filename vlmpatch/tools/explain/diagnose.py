@@ -156,7 +156,7 @@ def diagnose(
             stream.seek(0)
             Reader(findings.take, _words(findings.symptoms)).read(stream, progress)
         asked = {fact for hit in findings.hits for fact in (*hit.symptom.seen, *hit.symptom.unseen)}
-        seen = occurring(stream, [fact.encode() for fact in asked]) if asked else set()
+        seen = occurring(stream, [fact.encode() for fact in asked], reader.broken) if asked else set()
     else:
         asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
         reader = Reader(

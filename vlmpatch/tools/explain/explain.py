@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import glob
+import io
 import json
 import os
+import re
 import sys
 import sysconfig
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from vlmpatch.catalog.environment import suggestion
@@ -17,6 +20,7 @@ from vlmpatch.gate import versions
 from vlmpatch.tools import codes
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.explain.diagnose import WATCHED, Diagnosis, Hit, diagnose, printable, shown
+from vlmpatch.tools.explain.inputs import Text, texts
 from vlmpatch.tools.explain.symptoms import squeeze
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
@@ -24,6 +28,7 @@ from vlmpatch.tools.view.page import Page
 SCHEMA = 1  # of --json
 LARGE = 64 << 20  # from here on progress is shown
 LOGS = (".log", ".txt", ".out", ".err")  # what a folder of logs holds
+_LOG = re.compile(r"\.(?:log|txt|out|err)(?:[.-]\d{1,14}){0,3}(?:\.(?:gz|bz2|xz|zip))?$")
 MOST = 1024
 SHOWN = 4  # of what vlmpatch itself said
 _EVERYWHERE = ("torch", "transformers", "deepspeed", "peft", "accelerate")
@@ -83,7 +88,8 @@ def _runs(module: str, log: Diagnosis) -> bool:
 class Answer(NamedTuple):
     """A diagnosis, and what follows from it: ``why`` in both languages, ``file`` where there were several.
 
-    ``ends`` are the patches whose words in the log are about it.
+    ``ends`` are the patches whose words in the log are about it; ``instead`` what the file is where it is no
+    text.
     """
 
     diagnosis: Diagnosis
@@ -91,6 +97,7 @@ class Answer(NamedTuple):
     why: tuple[str, str] = ("", "")
     file: str = ""
     ends: tuple[str, ...] = ()
+    instead: str = ""
 
     @property
     def ours(self) -> Hit | None:
@@ -101,7 +108,17 @@ class Answer(NamedTuple):
 
 def answer(stream: BinaryIO, catalog: Catalog, say: Words, progress: Callable[[int], None] | None) -> Answer:
     """Read a log and answer with one failure, and which of its patches are for those versions."""
+    answers = [_of_text(text, catalog, say, progress) for text in texts(stream)]
+    return min(answers or [_of_text(Text(io.BytesIO(), instead="empty"), catalog, say, None)], key=_tells)
+
+
+def _of_text(text: Text, catalog: Catalog, say: Words, progress: Callable[[int], None] | None) -> Answer:
+    stream = io.BytesIO() if text.instead else text.stream
     diagnosis = diagnose(stream, failures.read(catalog.path), progress)
+    return _concluded(diagnosis, catalog, say)._replace(file=text.name, instead=text.instead)
+
+
+def _concluded(diagnosis: Diagnosis, catalog: Catalog, say: Words) -> Answer:
     if diagnosis.hit is None or diagnosis.hit.failure.foreign:
         return Answer(diagnosis, ())
     entries = diagnosis.hit.failure.patches(catalog, diagnosis.hit.symptom)
@@ -128,6 +145,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "instead": foreign.failure.id if foreign else None,
         "perhaps": given.diagnosis.perhaps[0].id if given.diagnosis.perhaps else None,
         "cut": first is not None and first.cut,
+        "not_text": given.instead or None,
         "seen": _seen(given) if first else None,
         "line": first.at if first else None,
         "file": given.file or None,
@@ -234,6 +252,15 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
 
 
 _MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
+_INSTEAD = {
+    "empty": "It is empty: nothing was written to it yet, or errors went elsewhere (2>&1 sends them along).",
+    "a picture": "It is a picture. The text in it is wanted: copy it from where it was printed.",
+    "a PDF": "It is a PDF. The text in it is wanted: copy it from where it was printed.",
+    "zstd": "It is packed: zstd -dc FILE | python -m vlmpatch explain -",
+    "7z": "It is packed: 7z x -so FILE | python -m vlmpatch explain -",
+    "a checkpoint": "It is a checkpoint of a model, not a log.",
+    "a damaged archive": "It is an archive that cannot be opened.",
+}
 _CUT = (
     "Its traceback is cut off before the exception, which alone decides. Below is the last frame; the lines "
     "after it are wanted, down to the one that names the error:"
@@ -249,6 +276,9 @@ def _style(each: Applies) -> str:
 def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     made.add(say("No failure that vlmpatch knows shows in this log."), "head")
     hit, first = given.diagnosis.hit, given.diagnosis.first
+    if given.instead:
+        made.add(say(_INSTEAD.get(given.instead, "It is binary data, not text.")))
+        return
     if first is None:
         made.add(say("No error shows in it at all."))
         _own_words(made, given, say)
@@ -336,41 +366,40 @@ def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
     return made
 
 
-def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> int:
-    """Print the page of patch, failure or code ``what``, or what the log ``what`` shows.
+def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = False) -> int:
+    """Print the page of each patch, failure or code of ``asked``, and what the logs among them show.
 
     Args:
-        what: an id; or a log, ``-`` for standard input, or a folder with the logs of several ranks.
+        asked: ids; logs, folders of them, patterns of their names, ``-`` for standard input; or the words of
+            a message. Nothing is standard input too.
         catalog: what is known.
         say: the language.
         as_json: print data instead of a page.
 
     Returns:
-        0 when something was explained, 1 when the log shows nothing known, 2 when ``what`` is neither.
+        0 when something was explained, 1 when the logs show nothing known, 2 when something is neither.
     """
-    known = failures.read(catalog.path)
-    if what in catalog.entries:
-        patch_page(catalog.entries[what], catalog, say).show(sys.stdout)
-        return 0
-    if failure := known.called(what):
-        failure_page(failure, catalog, say).show(sys.stdout)
-        return 0
-    if code := codes.read().get(what.upper()):
-        code_page(code, say).show(sys.stdout)
+    if not asked and sys.stdin.isatty():
+        wanted = say(
+            "explain what? A log, a failure (F3), a patch id, or a message; - reads what is piped in."
+        )
+        print(wanted, file=sys.stderr)
+        return 2
+    pages = [made for each in asked if (made := _page_of(each, catalog, say))]
+    rest = [each for each in asked if not _page_of(each, catalog, say)]
+    for made in pages:
+        made.show(sys.stdout)
+    if pages and not rest:
         return 0
     try:
-        if what == "-":
-            given = answer(sys.stdin.buffer, catalog, say, None)
-        elif os.path.isdir(what):
-            given = _of_folder(what, catalog, say)
-        else:
-            given = _of_file(what, catalog, say)
+        given = _of_message(rest, catalog, say) if _is_message(rest) else _of_logs(rest, catalog, say)
     except OSError as error:
-        hint = suggestion(what, [*catalog.entries, *known.known, *codes.read()])
-        asked = printable(what, 80)
-        print(
-            f"'{asked}' is no patch and no failure, and as a log: {error.strerror}. {hint}", file=sys.stderr
+        name = str(error.filename or " ".join(rest))
+        hint = suggestion(name, [*catalog.entries, *failures.read(catalog.path).known, *codes.read()])
+        problem = (
+            f"'{printable(name, 80)}' is no patch and no failure, and as a log: {error.strerror}. {hint}"
         )
+        print(problem, file=sys.stderr)
         return 2
     if as_json:
         print(json.dumps(data(given, say), ensure_ascii=False, indent=2))
@@ -379,23 +408,65 @@ def explain(what: str, catalog: Catalog, say: Words, as_json: bool = False) -> i
     return 0 if given.ours else 1
 
 
-def _of_file(path: str, catalog: Catalog, say: Words) -> Answer:
-    with open(path, "rb") as handle:
-        return answer(handle, catalog, say, _progress(handle))
+def _page_of(name: str, catalog: Catalog, say: Words) -> Page | None:
+    """The page of the patch, failure or code that is called ``name``."""
+    if name in catalog.entries:
+        return patch_page(catalog.entries[name], catalog, say)
+    if failure := failures.read(catalog.path).called(name):
+        return failure_page(failure, catalog, say)
+    if code := codes.read().get(name.upper()):
+        return code_page(code, say)
+    return None
 
 
-def _of_folder(folder: str, catalog: Catalog, say: Words) -> Answer:
+def _is_message(asked: Sequence[str]) -> bool:
+    """Whether these words are a message that was pasted, and no names of logs."""
+    if any(each == "-" or each.endswith(LOGS) or os.path.exists(each) or glob.glob(each) for each in asked):
+        return False
+    return len(" ".join(asked).split()) > 2
+
+
+def _of_message(words: Sequence[str], catalog: Catalog, say: Words) -> Answer:
+    return answer(io.BytesIO(" ".join(words).encode(errors="replace")), catalog, say, None)
+
+
+def _of_logs(names: Sequence[str], catalog: Catalog, say: Words) -> Answer:
     """The answer of the log that says most; of several, the one that ended first: its rank died first.
 
     Raises:
-        OSError: there is no log.
+        OSError: one of them cannot be read, or a folder holds no log.
     """
-    paths = [os.path.join(root, name) for root, _, names in os.walk(folder) for name in names]
-    logs = sorted((path for path in paths if path.endswith(LOGS)), key=os.path.getmtime)[:MOST]
-    if not logs:
-        raise FileNotFoundError(2, f"no file in it ends in {', '.join(LOGS)}")
-    answers = [_of_file(path, catalog, say)._replace(file=os.path.relpath(path, folder)) for path in logs]
+    if not names or list(names) == ["-"]:
+        return answer(sys.stdin.buffer, catalog, say, None)
+    logs = sorted({log for name in names for log in _found(name)}, key=os.path.getmtime)[:MOST]
+    alone = len(logs) == 1 and logs[0] == names[0]
+    folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
+    answers = []
+    for log in logs:
+        given = _of_file(log, catalog, say)
+        shown_as = os.path.relpath(log, folder) if folder else log
+        answers.append(
+            given if alone else given._replace(file="/".join(filter(None, (shown_as, given.file))))
+        )
     return min(answers, key=_tells)
+
+
+def _found(name: str) -> list[str]:
+    """The logs that ``name`` stands for: a file, those in a folder, or those that a pattern names."""
+    if os.path.isdir(name):
+        paths = [os.path.join(root, file) for root, _, files in os.walk(name) for file in files]
+        if logs := [path for path in paths if _LOG.search(path)]:
+            return logs
+        raise FileNotFoundError(2, f"no file in it ends in {', '.join(LOGS)}", name)
+    if not os.path.exists(name) and (paths := glob.glob(name, recursive=True)):
+        return [path for path in paths if os.path.isfile(path)]
+    os.stat(name)
+    return [name]
+
+
+def _of_file(path: str, catalog: Catalog, say: Words) -> Answer:
+    with open(path, "rb") as handle:
+        return answer(handle, catalog, say, _progress(handle))
 
 
 def _tells(given: Answer) -> int:

@@ -46,9 +46,9 @@ class Symptom(NamedTuple):
 
     def fits(self, squeezed: str) -> bool:
         """Whether the message ``squeezed`` (with its traceback) shows this; ``seen`` is not asked here."""
-        if not all(each.within(squeezed) for each in self.every):
+        if not all(each.shown(squeezed) for each in self.every):
             return False
-        if self.some and not any(each.within(squeezed) for each in self.some):
+        if self.some and not any(each.shown(squeezed) for each in self.some):
             return False
         if any(each.within(squeezed) for each in self.none):
             return False

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 NARROWEST, WIDEST = 60, 200  # columns at which terminals and pagers break lines
 BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
+_CUT = "…".encode()
 _LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
 _ESCAPE = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/nrt]))')
 _WITHIN = re.compile(
@@ -25,14 +26,14 @@ _ENTITY = re.compile(rb"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4}
 _SHARED = re.compile(rb"(?<=[^\s\[])(?=\[rank ?\d{1,6}\]: ?Traceback )")
 # What a line begins with that is not the rest of another.
 _BEGINS = re.compile(
-    rb"\s{2}|\s*$|[\[(>]|Traceback |[A-Za-z_][\w.]{0,120}(?:Error|Exception|Warning)\b"
+    rb"\s{2}|\s*$|[\[>]|\(\w{1,60} pid=|Traceback |[A-Za-z_][\w.]{0,120}(?:Error|Exception|Warning)\b"
     rb"|[\w-]{1,60}[:|]|\d{4}-\d\d|\x1b"
 )
 
 
-def lines(part: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    """The lines of ``part`` with their numbers, of which the first is ``first``."""
-    for number, line in _rejoined(part.split(b"\n"), first):
+def lines(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
+    """The lines as they were printed, numbered as those ``given``, the first of which is ``first``."""
+    for number, line in _rejoined(given, first):
         for whole in _unfolded(line):
             for raw in whole.split(b"\r"):
                 if raw.strip():
@@ -60,23 +61,23 @@ def _letter(match: re.Match[bytes]) -> bytes:
 
 
 def _rejoined(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
-    """The lines that a terminal broke at its width, whole again."""
-    width = _width(given)
-    held, begin, room = b"", first, 0
+    """The lines that a terminal broke at its width, whole again; those that it cut end in ``…``."""
+    width = broken_at(given)
+    held, begin, full = b"", first, False
     for number, line in enumerate(given, first):
-        if held and room and not _BEGINS.match(line):
+        if full and not _BEGINS.match(line):
             held += line
         else:
             if number > first:
-                yield begin, held
+                yield begin, held + _CUT if full else held
             held, begin = line, number
-        room = len(line) == width
+        full = len(line) == width
     yield begin, held
 
 
-def _width(given: list[bytes]) -> int:
-    """The width at which these lines were broken, or 0."""
+def broken_at(given: list[bytes]) -> int:
+    """The width at which these lines were broken, or -1."""
     width = max(map(len, given))
     if not NARROWEST <= width <= WIDEST:
-        return 0
-    return width if len({line for line in given if len(line) == width}) >= BROKEN else 0
+        return -1
+    return width if len({line for line in given if len(line) == width}) >= BROKEN else -1

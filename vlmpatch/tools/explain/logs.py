@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from vlmpatch.tools.explain.lines import lines
+from vlmpatch.tools.explain.lines import broken_at, lines
 
 PIECE = 1 << 20
 AROUND = 12 << 10  # bytes looked at before and after a word
@@ -239,6 +239,7 @@ class Reader:
         self.facts: dict[bytes, bool] = dict.fromkeys(facts, False)
         self.size = 0
         self.steps = 0  # losses reported since shortly before the first word
+        self.broken = False  # a terminal has broken its lines
         self._messages = Messages(tell)
         self._counting = False
         self._close_looks = 0
@@ -259,7 +260,7 @@ class Reader:
         last = max(fed, self.size - ENDS)
         if last > fed:
             self._messages.close()
-        self._look(max(last, self._base), self.size)
+        self._look(max(last, self._base), self.size, ended=True)
         self._messages.close()
 
     def _advance(self, piece: bytes) -> None:
@@ -329,31 +330,36 @@ class Reader:
             at = data.find(word, at + len(word) if end < 0 else end)
         return -1
 
-    def _look(self, start: int, end: int) -> int:
+    def _look(self, start: int, end: int, ended: bool = False) -> int:
         """Feed the lines between ``start`` and ``end``; returns where it stopped: after a whole line."""
         if start >= end:
             return start
         here = start - self._base
         part = self._data[here : end - self._base]
-        if end < self.size:
+        if not ended:
             cut = max(part.rfind(b"\n"), part.rfind(b"\r")) + 1
             part = part[:cut] if cut else part
         self._close_looks += len(part)
         self._messages.steps = self._losses + self._data.count(_PROGRESS, 0, here)
         first = 1 + self._lines + self._data.count(b"\n", 0, here)
-        for number, raw in lines(part, first):
+        given = part.split(b"\n")
+        self.broken = self.broken or broken_at(given) > 0
+        for number, raw in lines(given, first):
             self._messages.steps += _PROGRESS in raw
             self._messages.add(clean(raw, number))
         return start + len(part)
 
 
-def occurring(stream: BinaryIO, facts: Sequence[bytes]) -> set[bytes]:
-    """Which of ``facts`` occur in ``stream``, read from its beginning."""
+def occurring(stream: BinaryIO, facts: Sequence[bytes], broken: bool = False) -> set[bytes]:
+    """Which of ``facts`` occur in ``stream``, read from its beginning; ``broken``: its lines were broken."""
     stream.seek(0)
     left, found, before = set(facts), set[bytes](), b""
     while left and (piece := stream.read(PIECE)):
         data = before + piece
         found |= {fact for fact in left if fact in data}
+        if broken:
+            whole = data.replace(b"\n", b"")
+            found |= {fact for fact in left if fact in whole}
         left -= found
         before = piece[-64:]
     return found

@@ -4,6 +4,7 @@ A pattern is printed text. It is compared without white space and without case, 
 terminal or a notebook has wrapped, anywhere, is the same message. ``*`` stands for a run of at most
 ``RUN`` characters, ``#`` for a number or a list of numbers. A ``*`` ends at the first place where what
 follows it fits: nothing is tried twice, so the time a text takes grows with its length and no faster.
+A line that was cut at the width of a terminal ends in ``…``; a pattern is known there by what is left of it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 RUN = 300
+CUT = "…"
+LEFT = 24  # characters, and 6 of 10 of a text, that must be left of one that is cut
+NAMED = 5  # of a quoted name, with its quotation mark
 WILDCARDS = re.compile(r"[*#]")
 _NUMBERS = re.compile(r"\d+(?:,\d+)*")
 # What terminals, rich tracebacks and Chinese input methods put in place of, or between, ASCII.
@@ -45,6 +49,20 @@ class Pattern(NamedTuple):
     def within(self, squeezed: str) -> bool:
         """Whether the pattern fits anywhere."""
         return next(self.occurrences(squeezed), None) is not None
+
+    def shown(self, squeezed: str) -> bool:
+        """Whether the pattern fits, or what is left of it where a line was cut."""
+        return self.within(squeezed) or (CUT in squeezed and not self.rest and self._ends(squeezed))
+
+    def _ends(self, squeezed: str) -> bool:
+        quote = self.head.rfind("'", 0, len(self.head) - 1)
+        least = max(LEFT, 6 * len(self.head) // 10, quote + NAMED)
+        at = squeezed.find(CUT)
+        while at >= 0:
+            if any(squeezed.endswith(self.head[:left], 0, at) for left in range(least, len(self.head))):
+                return True
+            at = squeezed.find(CUT, at + 1)
+        return False
 
     def _fits(self, squeezed: str, at: int) -> tuple[Numbers, ...] | None:
         found: list[Numbers] = []

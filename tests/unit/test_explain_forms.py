@@ -1,0 +1,238 @@
+"""A log in another form is the same log: packed, recoded, escaped, broken, cut, piped, pasted."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import html
+import io
+import json
+import lzma
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.test_explain import OURS, READY, TRACE
+from tests.unit.test_logs import LOGS
+from vlmpatch.tools import cli
+from vlmpatch.tools.explain import explain, inputs
+from vlmpatch.tools.view.language import Words
+
+FAILED = TRACE + READY + "\n"
+ENGLISH = Words("en")
+
+
+def told(raw: bytes) -> explain.Answer:
+    return explain.answer(io.BytesIO(raw), OURS, ENGLISH, None)
+
+
+def said(raw: bytes) -> str | None:
+    hit = told(raw).ours
+    return hit.failure.id if hit else None
+
+
+def zipped(text: str) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("job/empty.log", "")
+        archive.writestr("job/rank0.log", text)
+    return made.getvalue()
+
+
+def page_of_the_web(text: str) -> bytes:
+    return f"<html><body><p>{html.escape(text)}</p></body></html>".replace("\n", "<br>").encode()
+
+
+def broken(text: str, width: int) -> bytes:
+    rows = (line[at : at + width] for line in text.split("\n") for at in range(0, max(1, len(line)), width))
+    return "\n".join(rows).encode()
+
+
+TYPOGRAPHIC = str.maketrans({"'": "\u2019", '"': "\u201d", "`": "\u2018"})
+WHOLE: dict[str, Callable[[str], bytes]] = {
+    "utf-16": lambda text: text.encode("utf-16"),
+    "utf-16-le without a mark": lambda text: text.encode("utf-16-le"),
+    "utf-16-be without a mark": lambda text: text.encode("utf-16-be"),
+    "utf-8 with a mark": lambda text: text.encode("utf-8-sig"),
+    "gzip": lambda text: gzip.compress(text.encode()),
+    "bz2": lambda text: bz2.compress(text.encode()),
+    "xz": lambda text: lzma.compress(text.encode()),
+    "zip": zipped,
+    "gzip of utf-16": lambda text: gzip.compress(text.encode("utf-16")),
+    "html": page_of_the_web,
+    "br": lambda text: text.replace("\n", "<br/>\n").encode(),
+    "json": lambda text: json.dumps({"level": "error", "exception": text}).encode(),
+    "json in json": lambda text: json.dumps({"log": json.dumps({"message": text})}).encode(),
+    "typographic quotes": lambda text: text.translate(TYPOGRAPHIC).encode(),
+    "broken at 80": lambda text: broken(text, 80),
+    "broken at 100": lambda text: broken(text, 100),
+    "broken at 120": lambda text: broken(text, 120),
+    "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+}
+
+
+@pytest.mark.parametrize("form", WHOLE)
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_a_form_that_loses_nothing_has_the_same_answer(log: Path, form: str) -> None:
+    text = log.read_text()
+    assert said(WHOLE[form](text)) == said(text.encode())
+
+
+# What of each log is left decides, but for those named.
+CUT: dict[str, tuple[Callable[[str], str], set[str]]] = {
+    "the last five lines": (
+        lambda text: "\n".join(text.rstrip().split("\n")[-5:]),
+        {"F11", "F16", "F20", "F23", "F35", "F4", "F6"},
+    ),
+    "cut at 80": (
+        lambda text: "\n".join(line[:80] for line in text.split("\n")),
+        {"D", "F11", "F16", "F19", "F20", "F24", "F30", "F35", "F6"},
+    ),
+}
+# Of these the half that is left shows another failure of ours, more weakly.
+WEAKER = {("F6", "F5"), ("F35", "F26")}
+
+
+@pytest.mark.parametrize("form", CUT)
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_what_is_left_of_a_log_decides_or_nothing_is_claimed(log: Path, form: str) -> None:
+    cut, undecided = CUT[form]
+    whole, left = said(log.read_bytes()), said(cut(log.read_text()).encode())
+    assert left == whole or (whole in undecided and (left is None or (whole, left) in WEAKER))
+
+
+def torch_file() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02")
+    return made.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "It is empty"),
+        (b"\n \n", "It is empty"),
+        (gzip.compress(b""), "It is empty"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(range(256)), "It is a picture"),
+        (b"%PDF-1.7\n", "It is a PDF"),
+        (b"\x28\xb5\x2f\xfd" + bytes(64), "zstd -dc"),
+        (bytes(range(1, 256)) * 8, "It is binary data"),
+        (torch_file(), "a checkpoint of a model"),
+        (b"PK\x03\x04" + b"x" * 200, "an archive that cannot be opened"),
+    ],
+)
+def test_what_is_no_text_is_called_by_its_name(raw: bytes, words: str) -> None:
+    given_ = told(raw)
+    assert given_.ours is None
+    assert words in " ".join(explain.page(given_, ENGLISH).text().split())
+
+
+def test_what_was_cut_off_while_packed_is_read_as_far_as_it_goes() -> None:
+    import random
+
+    noise = random.Random(1).randbytes(9_000).hex()
+    whole = gzip.compress((FAILED + noise).encode())
+    assert said(whole[: len(whole) // 2]) == "F3"
+
+
+def test_a_bomb_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "UNPACKED", 4 << 20)
+    assert said(gzip.compress(bytes(64 << 20) + FAILED.encode())) is None
+    assert said(lzma.compress(b"\n" * (64 << 20) + FAILED.encode())) is None
+    assert said(gzip.compress(b"\n" * (2 << 20) + FAILED.encode())) == "F3"
+
+
+@given(st.sampled_from(list(WHOLE)), st.integers(0, 4000), st.binary(max_size=20))
+def test_a_damaged_form_has_an_answer(form: str, at: int, noise: bytes) -> None:
+    raw = WHOLE[form](FAILED)
+    assert explain.page(told(raw[:at] + noise + raw[at + len(noise) :]), ENGLISH).text()
+
+
+def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    code = cli.main(["explain", "--lang", "en", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_several_logs_a_pattern_a_folder_and_rotated_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "rank0.log", tmp_path / "rank1.log.1"
+    first.write_text("all is well\n")
+    second.write_text(FAILED)
+    for words in ([str(first), str(second)], [str(tmp_path / "rank*")], [str(tmp_path)]):
+        code, out, _ = run(words, capsys)
+        assert (code, out[:2]) == (0, "F3")
+        assert "rank1.log.1, line 5" in " ".join(out.split())
+    code, _, err = run([str(first), str(tmp_path / "gone.log")], capsys)
+    assert code == 2
+    assert "is no patch and no failure, and as a log: No such file" in err
+
+
+def test_a_pasted_message_and_ids_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([READY], capsys)[:2][1].startswith("F3 · ")
+    assert run(READY.split(), capsys)[1].startswith("F3 · ")
+    assert run(["f3"], capsys)[1].startswith("F3 · ")
+    both = run(["F3", "f05"], capsys)[1]
+    assert "F3 · " in both
+    assert "F5 · " in both
+    assert run(["nonsense"], capsys)[0] == 2
+    assert run(["my training run.log"], capsys)[0] == 2
+
+
+@pytest.mark.parametrize("words", [[], ["-"]])
+def test_what_is_piped_in(words: list[str]) -> None:
+    command = [sys.executable, "-m", "vlmpatch", "explain", "--lang", "en", *words]
+    for raw in (FAILED.encode(), gzip.compress(FAILED.encode())):
+        done = subprocess.run(command, input=raw, capture_output=True, check=True)
+        assert done.stdout.decode().startswith("F3 · ")
+
+
+WATCHED = (
+    "vlmpatch watch: rank 1: step 1: gradients differ between ranks: the loss is computed past DDP's wrapper "
+    "(a script that calls self.model), or gradients are reduced in a nested backward (use_reentrant=True); "
+    "`python -m vlmpatch explain F6` and `explain F10`\n"
+)
+
+
+def test_what_watch_printed_leads_to_the_failure_it_names() -> None:
+    given_ = told(b"{'loss': 1.0}\n" * 9 + WATCHED.encode())
+    assert given_.ours is not None
+    assert (given_.ours.failure.id, given_.diagnosis.active) == ("F6", True)
+    text = " ".join(explain.page(given_, ENGLISH).text().split())
+    assert "gradients differ between ranks" in text
+    assert "import vlmpatch" not in text
+    line = b"{'loss': 1.0}\n"
+    assert said(line * 60_000 + WATCHED.encode() + line * 60_000) == "F6"
+
+
+def test_who_had_the_import_is_not_told_to_add_it() -> None:
+    own = "vlmpatch [explicit-reentrant-warning]: use_reentrant=True was passed and stands.\n"
+    line = "step done\n"
+    for log in (own + FAILED, own + line * 90_000 + FAILED):
+        text = explain.page(told(log.encode()), ENGLISH).text()
+        assert "F3 · " in text
+        assert "import vlmpatch" not in text
+    assert "It said: vlmpatch [explicit-reentrant-warning]" in explain.page(
+        told((own + FAILED).encode()), ENGLISH
+    ).text().replace("\n          ", " ")
+
+
+def test_what_vlmpatch_said_is_shown_where_nothing_failed() -> None:
+    text = explain.page(told(b"vlmpatch watch: 9 steps, 4 trainable parameters, all reached\n"), ENGLISH)
+    assert "It said: vlmpatch watch: 9 steps" in text.text()
+
+
+def test_packages_of_another_place_are_not_those_installed_here() -> None:
+    def verdicts(text: str) -> set[str]:
+        return {each.verdict for each in told(text.encode()).patches if each.id == "torch-checkpoint-default"}
+
+    assert verdicts(TRACE + READY) == {"perhaps"}
+    assert verdicts("- PyTorch version: 2.9.1\n" + TRACE + READY) == {"applies"}
