@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
-from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, Message, Reader, occurring
+from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, OWN_WORDS, Message, Reader, occurring
 from vlmpatch.tools.explain.symptoms import Pattern, squeeze
 
 KEPT = 32  # of each kind of finding; the first ones are what counts
@@ -20,9 +20,7 @@ ALIKE = 3  # messages that differ in numbers only are looked at this often
 DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
-# What vlmpatch itself prints; it may stand far from any error.
-_OWN_FACTS = (b"vlmpatch [", b"vlmpatch watch: ", b"vlmpatch INFO", b"vlmpatch DEBUG")
-_OWN_TRACES = (*(fact.decode() for fact in _OWN_FACTS), "/vlmpatch/", "-m vlmpatch run")
+_OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
 _NAMED = re.compile(r"vlmpatch explain (F\d{1,3})\b")
 _PACKAGES = re.compile(r"[^\s\"']{1,200}?[/\\](?:site|dist)-packages(?=[/\\])")
 # Where a rank waited, as squeezed: the number of the collective, then what it is.
@@ -150,7 +148,7 @@ def diagnose(
     """
     findings = _Findings(failures)
     if stream.seekable():
-        reader = Reader(findings.take, facts=_OWN_FACTS)
+        reader = Reader(findings.take)
         reader.read(stream, progress)
         if not findings.errors and not findings.hits and reader.size > 2 * ENDS:
             stream.seek(0)
@@ -159,12 +157,10 @@ def diagnose(
         seen = occurring(stream, [fact.encode() for fact in asked], reader.broken) if asked else set()
     else:
         asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
-        reader = Reader(
-            findings.take, _words(findings.symptoms), [*_OWN_FACTS, *(fact.encode() for fact in asked)]
-        )
+        reader = Reader(findings.take, _words(findings.symptoms), [fact.encode() for fact in asked])
         reader.read(stream, progress)
         seen = {fact for fact, there in reader.facts.items() if there}
-    findings.active = findings.active or any(reader.facts[fact] for fact in _OWN_FACTS)
+    findings.active = findings.active or reader.own
     return _conclude(findings, {fact.decode() for fact in seen}, reader.steps)
 
 
@@ -235,7 +231,7 @@ def _choose(
 
 def _words(symptoms: list[tuple[Failure, Symptom]]) -> list[bytes]:
     """What the reader must not pass over: of each symptom a word as it is printed."""
-    return sorted({*_OWN_FACTS[:2], *(word for _, symptom in symptoms for word in symptom.words)})
+    return sorted({*OWN_WORDS[:2], *(word for _, symptom in symptoms for word in symptom.words)})
 
 
 def shown(message: Message, pattern: Pattern | None = None) -> str:

@@ -27,6 +27,7 @@ BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS 
 GENEROUS = 32 << 20
 OFTEN = 24  # lines that differ in digits only are looked at this often
 SHAPES = 50_000
+EARLY = 32 << 20  # bytes in which vlmpatch's own words are looked for
 
 # One of these is near whatever ends a run, and far from what training prints step by step.
 WORDS = (b"Error", b"Traceback", b"Watchdog")
@@ -65,6 +66,8 @@ _EXCEPTION = re.compile(
 _BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
 _FRAME = re.compile(r'\s*(?:[│|] )?File ".{1,400}", line \d')
 _TRACEBACK = "Traceback (most recent call last)"
+# What vlmpatch itself prints: soon after the start, where nothing else may draw attention to it.
+OWN_WORDS = (b"vlmpatch [", b"vlmpatch watch: ", b"vlmpatch INFO", b"vlmpatch DEBUG")
 OWN_LINES = ("vlmpatch [", "vlmpatch watch: ", "vlmpatch WARNING: ")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
@@ -239,6 +242,7 @@ class Reader:
         self.facts: dict[bytes, bool] = dict.fromkeys(facts, False)
         self.size = 0
         self.steps = 0  # losses reported since shortly before the first word
+        self.own = False  # vlmpatch has printed something
         self.broken = False  # a terminal has broken its lines
         self._messages = Messages(tell)
         self._counting = False
@@ -279,6 +283,8 @@ class Reader:
         for fact, seen in self.facts.items():
             if not seen and (fact in piece or fact in seam):
                 self.facts[fact] = True
+        if not self.own and self.size <= EARLY and (b"vlmpatch" in piece or b"vlmpatch" in seam):
+            self.own = any(words in piece or words in seam for words in OWN_WORDS)
 
     def _feed(self, fed: int, wanted: int) -> tuple[int, int]:
         """Look closely at what deserves it.

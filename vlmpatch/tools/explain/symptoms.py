@@ -57,11 +57,12 @@ class Pattern(NamedTuple):
     def _ends(self, squeezed: str) -> bool:
         quote = self.head.rfind("'", 0, len(self.head) - 1)
         least = max(LEFT, 6 * len(self.head) // 10, quote + NAMED)
-        at = squeezed.find(CUT)
+        at = squeezed.find(self.head[:least])
         while at >= 0:
-            if any(squeezed.endswith(self.head[:left], 0, at) for left in range(least, len(self.head))):
+            end = squeezed.find(CUT, at, at + len(self.head))
+            if end >= 0 and self.head.startswith(squeezed[at:end]):
                 return True
-            at = squeezed.find(CUT, at + 1)
+            at = squeezed.find(self.head[:least], at + 1)
         return False
 
     def _fits(self, squeezed: str, at: int) -> tuple[Numbers, ...] | None:
