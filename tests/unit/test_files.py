@@ -9,8 +9,9 @@ import pytest
 
 from vlmpatch.tools import files
 from vlmpatch.tools.doctor import remote
-from vlmpatch.tools.lint import configuration, data, model
+from vlmpatch.tools.lint import configuration, data, model, unread
 from vlmpatch.tools.lint.launch_config import LaunchConfig
+from vlmpatch.tools.lint.unread import Unread
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 10)
@@ -34,7 +35,7 @@ def test_what_is_no_regular_file_is_not_read(odd: Path) -> None:
     assert "is no regular file" in str(model.read(str(odd.parent)))
     launch = LaunchConfig()
     configuration.from_file(str(odd), launch)
-    assert set(launch.problems) == {f"{odd}: is no regular file"}
+    assert launch.problems == [Unread(str(odd), unread.NO_FILE)]
     assert data.count(str(odd)) is None
     assert remote.traits(str(odd)) == []
 
@@ -55,7 +56,7 @@ def test_aliases_are_not_expanded_without_end(text: str, tmp_path: Path) -> None
     path.write_text(text)
     launch = LaunchConfig()
     configuration.from_file(str(path), launch)
-    assert launch.problems == [f"{path}: its aliases make it too large"]
+    assert launch.problems == [Unread(str(path), unread.ALIASES)]
 
 
 def test_a_few_aliases_are_read(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
         "doctor": lambda: doctor.page(examined(), say),
         "doctor-all": lambda: doctor.page(examined(), say, everything=True),
         "doctor-launch": lambda: doctor.page(examined(LAUNCH), say),
+        "doctor-nothing": lambda: doctor.page(examined("echo hello; bash gone.sh"), say),
         "doctor-markdown": lambda: doctor.markdown(examined(LAUNCH), say),
         "retire": lambda: retire.page(known, say),
     }

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmpatch.tools.lint import unread
 from vlmpatch.tools.lint.shell import arithmetic, script, variables
 from vlmpatch.tools.lint.shell.script import Script
 from vlmpatch.tools.lint.shell.words import Lexer, Token, Unclosed
+from vlmpatch.tools.lint.unread import Unread
 
 
 def started(text: str, folder: str = ".") -> list[tuple[str, ...]]:
@@ -89,7 +91,7 @@ def test_other_scripts_are_read_with_their_arguments(tmp_path: Path) -> None:
     made.read("bash outer.sh", "the command")
     ((found, where, _),) = made.launches
     assert (found, where) == (("torchrun", "t.py", "--lr", "1e-5", "--batch", "4"), "go.sh:1")
-    assert made.problems == ["go.sh:2: missing.sh is not there"]
+    assert made.problems == [Unread("go.sh:2", unread.MISSING, "missing.sh")]
 
 
 def test_a_script_knows_its_own_folder(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_an_open_quote_is_told_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.sh").write_text("torchrun t.py --x 1\ntorchrun u.py 'open\n\n")
     made = Script(str(tmp_path))
     made.read("bash a.sh", "the command")
-    assert made.problems == ["a.sh:2: No closing quotation"]
+    assert made.problems == [Unread("a.sh:2", unread.QUOTE)]
     assert len(made.launches) == 2
 
 

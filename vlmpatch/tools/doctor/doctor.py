@@ -376,8 +376,8 @@ def markdown(findings: Findings, say: Words) -> str:
     lines = ["### vlmpatch doctor", ""]
     lines += [_summary(findings, say), ""]
     for finding in findings.findings:
-        lines.append(f"- **{finding.code} {finding.severity}** {finding.title}")
-        lines += [f"  - {_code(part)}" for part in (finding.evidence, finding.fix) if part]
+        lines.append(f"- **{finding.code} {say(finding.severity)}** {finding.title}")
+        lines += [f"  - {_code(row)}" for row in (finding.evidence, *finding.fix.splitlines()) if row]
     for seen in findings.launches or ():
         lines += ["", say("Understood of the training in {where}", where=seen.where), ""]
         lines += [f"- {label}: {_code(text)}" for label, text in understood.rows(seen, say)]

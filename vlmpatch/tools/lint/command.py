@@ -11,6 +11,7 @@ from typing import NamedTuple
 from vlmpatch.tools.lint import configuration, program
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.shell.script import Launch, Script, found
+from vlmpatch.tools.lint.unread import MISSING, Unread
 
 _NO_TRAINING = re.compile(
     r"\b(?:swift (?:infer|deploy|rollout|export|eval|sample|app|web-ui|merge-lora)"
@@ -39,7 +40,7 @@ class Reading(NamedTuple):
     """The trainings that a command starts, and what of it could not be read."""
 
     launches: tuple[LaunchConfig, ...]
-    problems: tuple[str, ...]
+    problems: tuple[Unread, ...]
 
 
 def read(command: str, where: str, folder: str = ".") -> Reading:
@@ -71,7 +72,7 @@ def _config(launch: Launch) -> LaunchConfig:
         if path := found(launch.folder, word):
             configuration.from_file(path, made)
         elif not before.startswith("--"):  # a flag's configuration is followed below
-            made.problems.append(f"{launch.where}: {word} is not there")
+            made.problems.append(Unread(launch.where, MISSING, word))
     configuration.follow(made, launch.folder, 0)
     if made.program:
         program.read(made.program, launch.folder, made)

@@ -8,8 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from vlmpatch.tools import files
+from vlmpatch.tools.lint import unread
 from vlmpatch.tools.lint.launch_config import LaunchConfig, Option
 from vlmpatch.tools.lint.shell.script import found
+from vlmpatch.tools.lint.unread import Unread
 
 DEPTH = 3  # configurations that name configurations
 LARGEST = 4 << 20  # bytes
@@ -52,7 +54,7 @@ def follow(launch: LaunchConfig, folder: str, depth: int) -> None:
             if beside := found(folder, given.value):
                 from_file(beside, launch, depth)
             else:
-                launch.problems.append(f"{given.where}: --{name} {given.value} is not there")
+                launch.problems.append(Unread(given.where, unread.MISSING, f"--{name} {given.value}"))
 
 
 def _read(launch: LaunchConfig, path: str) -> bool:
@@ -82,19 +84,19 @@ def _parsed(path: str, launch: LaunchConfig) -> Mapping[str, Any] | None:
             import yaml
 
             if _weight(yaml.compose(text, Loader=yaml.SafeLoader), {}) > HEAVIEST:
-                raise ValueError("its aliases make it too large")
+                raise ValueError(unread.ALIASES)
             data = yaml.safe_load(text)
     except ImportError:
-        launch.problems.append(f"{path}: cannot be read without PyYAML (pip install pyyaml)")
+        launch.problems.append(Unread(path, unread.NO_YAML))
         return None
     except (OSError, ValueError, RecursionError, MemoryError) as error:
         why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "cannot be read"
-        launch.problems.append(f"{path}: {why.splitlines()[0]}")
+        launch.problems.append(Unread(path, why.splitlines()[0]))
         return None
     except Exception as error:  # PyYAML's errors have a root of their own, and it is imported only here
-        launch.problems.append(f"{path}: {str(error).splitlines()[0]}")
+        launch.problems.append(Unread(path, str(error).splitlines()[0]))
         return None
     if not isinstance(data, Mapping):
-        launch.problems.append(f"{path}: holds no settings")
+        launch.problems.append(Unread(path, unread.NO_SETTINGS))
         return None
     return data

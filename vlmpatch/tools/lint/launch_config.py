@@ -8,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from vlmpatch.tools.lint.unread import Unread
+
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
 _STAGE = re.compile(r"zero[_-]?(?:stage[_-]?)?([0-3])", re.IGNORECASE)
 
@@ -51,7 +53,7 @@ class LaunchConfig:
         self.program = ""  # the Python file that is started, where no framework brings its own
         self.options: dict[str, Option] = {}
         self.programs: list[str] = []
-        self.problems: list[str] = []
+        self.problems: list[Unread] = []
 
     def say(self, name: str, value: object, where: str) -> None:
         """Note that ``where`` sets ``name``."""

@@ -28,6 +28,8 @@ def rules() -> tuple[Rule, ...]:
 def lint(launch: LaunchConfig, around: Around) -> list[Finding]:
     """All findings on ``launch``, in the order of their codes; what could not be read is said last."""
     found = [finding for check in rules() for finding in check(launch, around)]
-    unread = around.say("This could not be read.")
-    problems = [Finding("L00", "warning", unread, printable(problem)) for problem in launch.problems]
+    title = around.say("This could not be read.")
+    problems = [
+        Finding("L00", "warning", title, printable(problem.said(around.say))) for problem in launch.problems
+    ]
     return [*sorted(found, key=lambda finding: finding.code), *problems]

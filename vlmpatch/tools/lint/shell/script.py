@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from vlmpatch.tools import files
+from vlmpatch.tools.lint import unread
 from vlmpatch.tools.lint.shell.variables import TooLarge, Variables
 from vlmpatch.tools.lint.shell.words import REDIRECTIONS, Lexer, Part, Token, Unclosed
+from vlmpatch.tools.lint.unread import Unread
 
 LARGEST = 256 << 10  # bytes of a script
 FILES, DEEPEST, LAUNCHES = 8, 8, 16
@@ -70,7 +72,7 @@ class Script:
 
     def __init__(self, folder: str) -> None:
         self.launches: list[Launch] = []
-        self.problems: list[str] = []
+        self.problems: list[Unread] = []
         self._folder = folder
         self._variables = Variables(folder)
         self._functions: dict[str, list[Token]] = {}
@@ -81,7 +83,7 @@ class Script:
         try:
             self._text(command, _Place(where, False, 0))
         except TooLarge as error:
-            self.problems.append(f"{where}: {error}")
+            self.problems.append(Unread(where, str(error)))
 
     def _text(self, text: str, place: _Place) -> None:
         self._variables.spend(len(text))
@@ -92,7 +94,7 @@ class Script:
             for token in Lexer(text).tokens():
                 tokens.append(token)
         except Unclosed as error:
-            self.problems.append(f"{place.at(error.line)}: {error}")
+            self.problems.append(Unread(place.at(error.line), str(error)))
         self._run(tokens, place)
 
     def _run(self, tokens: list[Token], place: _Place) -> None:
@@ -224,7 +226,7 @@ class Script:
         path = found(self._folder, name)
         if path is None:
             if where and "$" not in name:
-                self.problems.append(f"{where}: {name} is not there")
+                self.problems.append(Unread(where, unread.MISSING, name))
             return
         self._files += 1
         if self._files > FILES or place.depth >= DEEPEST:
@@ -232,7 +234,7 @@ class Script:
         try:
             text = files.read(path, LARGEST)
         except OSError as error:
-            self.problems.append(f"{path}: {error.strerror}")
+            self.problems.append(Unread(path, str(error.strerror)))
             return
         kept = self._folder, self._variables.folder, self._variables.arguments
         self._folder = self._variables.folder = os.path.dirname(path) or "."

@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 
+from vlmpatch.tools.lint import unread
 from vlmpatch.tools.lint.shell import arithmetic
 from vlmpatch.tools.lint.shell.words import Part, Token, closed
 
@@ -53,7 +54,7 @@ class Variables:
         """
         self._left -= characters
         if self._left < 0:
-            raise TooLarge("this fills in more than is read")
+            raise TooLarge(unread.TOO_MUCH)
 
     def assign(self, name: str, values: Sequence[str], more: bool, array: bool) -> None:
         """``name=value``, ``name+=value`` or the same of an array."""

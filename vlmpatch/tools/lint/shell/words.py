@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from vlmpatch.tools.lint import unread
+
 _BLANK = re.compile(r"(?:[ \t\r\f\v]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _OPERATOR = re.compile(r"[0-9]*(?:<<<|<<-?|>>|[<>]&|<>|>\||[<>])|&>>?|\n|;;&?|;&|;|&&|\|\||\|&|&|\||[()]")
@@ -118,7 +120,7 @@ class Lexer:
                 return tuple(found)
             if token.parts:
                 found.append(token)
-        raise Unclosed("No closing bracket", line)
+        raise Unclosed(unread.BRACKET, line)
 
     def _part(self) -> Part | None:
         start, sign = self.at, self.text[self.at]
@@ -155,7 +157,7 @@ class Lexer:
         if end < start:
             line = self.line
             self._to(len(self.text))
-            raise Unclosed("No closing quotation", line)
+            raise Unclosed(unread.QUOTE, line)
         self._to(behind)
         return self.text[start:end]
 
