@@ -215,19 +215,18 @@ class Reader:
         reports = [json.loads(bytes(text)) for text in self.monitor.store.multi_get(keys)]
         if [report["nonce"] for report in reports] != [heartbeat.nonce for heartbeat in heartbeats]:
             return
-        number = first_mismatch(reports, "sizes")
-        if number is None:
-            mixed = first_mismatch(reports, "ids")
-            if mixed is not None:
-                self.text = f"{MIXED} {told(reports, self.monitor.ranks, mixed)}"
-                self._say("warn", heartbeats)
-            elif waited > LONG * self.monitor.still:
+        apart, stuck = first_mismatch(reports, "ids"), first_mismatch(reports, "sizes")
+        if apart is None:
+            if waited > LONG * self.monitor.still:
                 self.text = waiting(reports, self.monitor.ranks)
                 self._say("warn", heartbeats)
             return
-        fatal = all(heartbeat.whole and heartbeat.number - number <= AHEAD for heartbeat in heartbeats)
-        said = told(reports, self.monitor.ranks, number)
-        self.case, self.text = uuid.uuid4().hex, self.monitor.words(said) if fatal else f"{UNCERTAIN} {said}"
+        said = told(reports, self.monitor.ranks, apart)  # where it began, if they went on from there
+        fatal = stuck is not None and all(
+            heartbeat.whole and heartbeat.number - stuck <= AHEAD for heartbeat in heartbeats
+        )
+        self.case = uuid.uuid4().hex
+        self.text = self.monitor.words(said) if fatal else f"{MIXED if stuck is None else UNCERTAIN} {said}"
         self._say("parted" if fatal else "warn", heartbeats)
 
     def _say(self, kind: str, heartbeats: list[Heartbeat]) -> None:

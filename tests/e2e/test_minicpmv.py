@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -138,7 +139,10 @@ def check_fails(result: Result, fails: str) -> None:
         return
     assert result["rc"] == [0, 0], result
     assert kind in ("ranks", "difference")
-    assert result["between_ranks" if kind == "ranks" else "difference"] > TOLERANCE, result
+    difference = result["between_ranks" if kind == "ranks" else "difference"]
+    assert math.isnan(difference) or difference > TOLERANCE, (
+        result
+    )  # memory nobody wrote to can hold anything
 
 
 @pytest.mark.parametrize(("case", "trial"), PROVEN)
