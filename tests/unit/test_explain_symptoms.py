@@ -29,6 +29,7 @@ UNUSED = (
         ("gradient_checkpointing: true\n" + TRACE + TRAINER + SECOND, "F36"),
         (TRACE + TRAINER + SECOND, None),
         (SECOND, None),
+        ("model: Llama-3.2-11B-Vision-Instruct\n" + SECOND, "F36"),
         ('File "/x/unsloth_compiled_cache/T.py", line 53, in wrapper\n' + TRACE + SECOND, "F37"),
         ("use_reentrant=True under unsloth\n" + SECOND, "F37"),
         ("ValueError: Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`", "F38"),

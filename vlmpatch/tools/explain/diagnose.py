@@ -168,7 +168,7 @@ def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
     def caught(message: Message) -> bool:
         return steps - message.steps >= GONE_ON
 
-    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen)]
+    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen | _within(hit))]
     hits = [hit for hit in hits if findings.differ or not hit.symptom.ranks]
     hits = [
         hit for hit in hits if hit.symptom.kind == "hint" or not (hit.failure.foreign and caught(hit.message))
@@ -196,6 +196,11 @@ def _decides(symptom: Symptom, message: Message) -> bool:
         return True
     said = squeeze(message.text[message.text.rfind(message.line) :][:DECISIVE])
     return any(each.within(said) for each in (*symptom.every, *symptom.some))
+
+
+def _within(hit: Hit) -> set[str]:
+    """What is asked of the whole log and stands in the message, where nothing is escaped any more."""
+    return {fact for fact in (*hit.symptom.seen, *hit.symptom.unseen) if fact in hit.message.text}
 
 
 def _borne_out(symptom: Symptom, seen: set[str]) -> bool:

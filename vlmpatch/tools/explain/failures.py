@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vlmpatch.catalog.model import Catalog, Entry, Problem
-from vlmpatch.tools.explain.symptoms import RELATIONS, WILDCARDS, Pattern, pattern
+from vlmpatch.tools.explain.symptoms import CUT, RELATIONS, WILDCARDS, Pattern, pattern
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -46,17 +46,18 @@ class Symptom(NamedTuple):
 
     def fits(self, squeezed: str) -> bool:
         """Whether the message ``squeezed`` (with its traceback) shows this; ``seen`` is not asked here."""
-        if not all(each.shown(squeezed) for each in self.every):
+        whole = squeezed.replace(CUT, "")
+        if not all(each.within(whole) or each.left_in(squeezed) for each in self.every):
             return False
-        if self.some and not any(each.shown(squeezed) for each in self.some):
+        if self.some and not any(each.within(whole) or each.left_in(squeezed) for each in self.some):
             return False
-        if any(each.within(squeezed) for each in self.none):
+        if any(each.within(whole) for each in self.none):
             return False
-        if self.numbers and not any(map(RELATIONS[self.numbers], self.every[0].occurrences(squeezed))):
+        if self.numbers and not any(map(RELATIONS[self.numbers], self.every[0].occurrences(whole))):
             return False
         if not self.frames or self.unconfirmed(squeezed):
             return True
-        return any(each.within(squeezed) for each in self.frames)
+        return any(each.within(whole) for each in self.frames)
 
     def unconfirmed(self, squeezed: str) -> bool:
         """Whether frames are asked for, and the message came without any."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 
 NARROWEST, WIDEST = 60, 200  # columns at which terminals and pagers break lines
+COLUMNS = (80, 100, 120)  # a single line of such a length may have been cut
 BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
 _CUT = "…".encode()
 _LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
@@ -46,6 +47,8 @@ def _unfolded(line: bytes) -> list[bytes]:
         for _ in range(2):  # a string within a string
             if b"\\n" in line and _WITHIN.search(line):
                 line = _ESCAPE.sub(_letter, line.replace(b'": "', b'":\n"').replace(b': \\"', b':\n\\"'))
+    if line.startswith(b"{") and b"\\u" in line:
+        line = _ESCAPE.sub(_letter, line)
     if b"<br" in line or (b"&" in line and _ENTITY.search(line)):
         text = _TAG.sub(b"", _BREAK.sub(b"\n", line)).decode("utf-8", errors="replace")
         line = html.unescape(text).replace("\xa0", " ").encode()
@@ -69,10 +72,14 @@ def _rejoined(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
             held += line
         else:
             if number > first:
-                yield begin, held + _CUT if full else held
+                yield begin, _ended(held, full)
             held, begin = line, number
         full = len(line) == width
-    yield begin, held
+    yield begin, _ended(held, full)
+
+
+def _ended(line: bytes, full: bool) -> bytes:
+    return line + _CUT if full or len(line) in COLUMNS else line
 
 
 def broken_at(given: list[bytes]) -> int:

@@ -50,11 +50,10 @@ class Pattern(NamedTuple):
         """Whether the pattern fits anywhere."""
         return next(self.occurrences(squeezed), None) is not None
 
-    def shown(self, squeezed: str) -> bool:
-        """Whether the pattern fits, or what is left of it where a line was cut."""
-        return self.within(squeezed) or (CUT in squeezed and not self.rest and self._ends(squeezed))
-
-    def _ends(self, squeezed: str) -> bool:
+    def left_in(self, squeezed: str) -> bool:
+        """Whether enough of the pattern stands before a place where a line was cut."""
+        if self.rest or CUT not in squeezed:
+            return False
         quote = self.head.rfind("'", 0, len(self.head) - 1)
         least = max(LEFT, 6 * len(self.head) // 10, quote + NAMED)
         at = squeezed.find(self.head[:least])
