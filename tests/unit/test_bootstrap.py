@@ -61,6 +61,17 @@ def test_where_the_checkout_is_not_written_the_users_cache_is(checkout: Path, wa
     assert python(checkout, AWAKE, **environ) == "True"
 
 
+def test_only_the_users_own_cache_is_closed_to_others(checkout: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        python(checkout, AWAKE, PYTHONDONTWRITEBYTECODE="1")
+        index.write(str(checkout / "compat.toml"), b"whole")
+    finally:
+        os.umask(before)
+    modes = [(checkout / name).stat().st_mode & 0o777 for name in ("cache/vlmpatch", "__pycache__")]
+    assert modes == [0o700, 0o755]
+
+
 def test_an_index_that_another_user_wrote_is_not_read(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

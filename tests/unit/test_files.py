@@ -51,7 +51,6 @@ def test_what_is_too_large_is_not_read_or_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [BOMB, "a: &a [*a]\n"])
 def test_aliases_are_not_expanded_without_end(text: str, tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
     path = tmp_path / "ds.yaml"
     path.write_text(text)
     launch = LaunchConfig()
@@ -60,7 +59,6 @@ def test_aliases_are_not_expanded_without_end(text: str, tmp_path: Path) -> None
 
 
 def test_a_few_aliases_are_read(tmp_path: Path) -> None:
-    pytest.importorskip("yaml")
     path = tmp_path / "ds.yaml"
     path.write_text("base: &base {stage: 3}\nzero_optimization: *base\n")
     launch = LaunchConfig()

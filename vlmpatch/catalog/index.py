@@ -98,14 +98,14 @@ def write(path: str, compiled: bytes, beside: bool = True) -> None:
     """
     _, pycache, own = _places(path)
     if not (beside and _written(pycache, compiled)):
-        _written(own, compiled)
+        _written(own, compiled, mode=0o700)
 
 
-def _written(place: str, compiled: bytes) -> bool:
+def _written(place: str, compiled: bytes, mode: int = 0o777) -> bool:
     # Ranks of several machines share the folder, and in containers they often have one process id.
     draft = f"{place}.{os.getpid()}.{os.urandom(8).hex()}"
     try:
-        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        os.makedirs(os.path.dirname(place), mode=mode, exist_ok=True)
         with open(draft, "xb") as handle:
             handle.write(compiled)
         os.replace(draft, place)  # 64 ranks may start at once; each sees the old one or a whole one
