@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 import vlmpatch  # noqa: F401
-from vlmpatch.watch.training import STEPS, Watcher
+from vlmpatch.watch.watcher import STEPS, Watcher
 
 
 def main() -> None:

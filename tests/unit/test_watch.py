@@ -10,7 +10,8 @@ import pytest
 
 from tests.lab.waits import completed
 from vlmpatch.watch import training
-from vlmpatch.watch.training import SilentFailure
+from vlmpatch.watch.findings import SilentFailure
+from vlmpatch.watch.verdict import tell
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROBE = """
@@ -41,8 +42,8 @@ def test_what_concerns_one_rank_names_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "5")
-    training.tell("for all")
-    training.tell("its own", everywhere=True)
+    tell("for all")
+    tell("its own", everywhere=True)
     assert capsys.readouterr().err == "vlmpatch watch: for all\nvlmpatch watch: rank 5: its own\n"
 
 
