@@ -1,6 +1,7 @@
-"""Puts patches/, failures/, cases/, compat.toml and its index inside the package, for standard builds only.
+"""Puts patches/, failures/, cases/, compat.toml and what is made of them inside the package.
 
-An editable install must not get a copy: it would go stale. There the package finds them beside itself.
+For standard builds only: an editable install must not get a copy, for it would go stale. There the package
+finds them beside itself.
 """
 
 from __future__ import annotations
@@ -23,27 +24,33 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
             build_data["force_include"]["failures"] = "vlmpatch/failures"
             build_data["force_include"]["cases"] = "vlmpatch/cases"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
-            build_data["force_include"][str(self._index())] = "vlmpatch/compat.index"
+            self._folder = tempfile.TemporaryDirectory()
+            for name, content in self._made().items():
+                made = Path(self._folder.name, name)
+                made.write_bytes(content)
+                build_data["force_include"][str(made)] = f"vlmpatch/{name}"
             build_data["force_include"]["data/verified.csv"] = "vlmpatch/data/verified.csv"
 
-    def _index(self) -> Path:
-        """The catalog, compiled as ``import vlmpatch`` reads it."""
+    def _made(self) -> dict[str, bytes]:
+        """By file: the catalog, compiled as ``import vlmpatch`` reads it, and the patches' revisions."""
         sys.path.insert(0, self.root)
         try:
             from vlmpatch.catalog import index, model
             from vlmpatch.catalog.read import read
+            from vlmpatch.lockfile import recorded
         finally:
             sys.path.remove(self.root)
         source = Path(self.root, "compat.toml")
         known = read(str(source))
         if known.problems:
             raise ValueError("; ".join(map(str, known.problems)))
-        self._folder = tempfile.TemporaryDirectory()
-        made = Path(self._folder.name, "compat.index")
-        made.write_bytes(index.dumps(source.read_bytes(), known, model.Entry._fields))
-        return made
+        modules = [entry.module for entry in known.entries.values()]
+        return {
+            "compat.index": index.dumps(source.read_bytes(), known, model.Entry._fields),
+            recorded.FILE: recorded.dumps(known.patches, modules).encode(),
+        }
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Drop the index's temporary folder."""
+        """Drop the temporary folder of what was made."""
         if version == "standard":
             self._folder.cleanup()

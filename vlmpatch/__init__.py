@@ -53,18 +53,21 @@ def status() -> dict[str, Status]:
     return _engine().status()
 
 
-def require(*ids: str) -> None:
+def require(*ids: str, lock: str | None = None) -> None:
     """Insist on patches a program depends on.
 
-    Passes when each is applied, armed, or not needed by what is installed.
+    Passes when each is applied, armed, or not needed by what is installed, and when all that is or will be
+    applied here is what ``lock`` has.
 
     Args:
         ids: patch ids as ``python -m vlmpatch list`` prints them.
+        lock: a file that ``python -m vlmpatch lock`` wrote.
 
     Raises:
-        PatchError: naming the first patch that is unknown, off, failed or in conflict, and why.
+        PatchError: naming the first patch that is unknown, off, failed or in conflict, and why; or naming
+            what is not as in the lock.
     """
-    _engine().require(ids)
+    _engine().require(ids, lock)
 
 
 def undo(*ids: str) -> list[str]:

@@ -14,26 +14,8 @@ from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.catalog.read import read
 from vlmpatch.engine import apply
 from vlmpatch.gate import versions
-from vlmpatch.gate.source import Code, Function, Unrecognised, locate, of_file
+from vlmpatch.gate.source import Unrecognised, Watched, locate, of_file
 from vlmpatch.gate.verdict import by_version
-
-
-class Watched(Code):
-    """Source that remembers which of its parts a patch asked about, and what they looked like."""
-
-    def __init__(self, module: str, path: str, source: str) -> None:
-        super().__init__(module, path, source)
-        self.asked: dict[str, str] = {}
-
-    def function(self, qualname: str) -> Function | None:
-        found = super().function(qualname)
-        self.asked[qualname] = found.digest if found else "absent"
-        return found
-
-    def class_names(self, qualname: str) -> frozenset[str] | None:
-        found = super().class_names(qualname)
-        self.asked.setdefault(qualname, "class" if found is not None else "absent")
-        return found
 
 
 def probe(catalog: Catalog) -> dict[str, Any]:

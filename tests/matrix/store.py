@@ -19,8 +19,8 @@ from tests.standin.cells import Cell as Script
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.catalog.read import read
+from vlmpatch.lockfile.revision import Revisions
 from vlmpatch.tools.cases import Case
-from vlmpatch.tools.revision import Revisions
 from vlmpatch_lab.cell import Cell
 
 ROOT = Path(__file__).resolve().parents[2]

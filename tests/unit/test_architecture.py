@@ -19,9 +19,10 @@ ARROWS = {
     "gate": {"catalog"},
     "imports": {"catalog", "journal", "support"},
     "journal": {"support"},
-    "watch": {"catalog", "gate", "imports", "journal", "support", "vlmpatch"},
-    "engine": {"api", "catalog", "gate", "imports", "journal", "support", "watch"},
-    "tools": {"catalog", "engine", "gate", "lab", "vlmpatch", "watch"},
+    "lockfile": {"gate", "support"},
+    "watch": {"catalog", "gate", "imports", "journal", "lockfile", "support", "vlmpatch"},
+    "engine": {"api", "catalog", "gate", "imports", "journal", "lockfile", "support", "vlmpatch", "watch"},
+    "tools": {"catalog", "engine", "gate", "lab", "lockfile", "support", "vlmpatch", "watch"},
     "__main__": {"tools"},
     "inject": set[str](),
     "lab": {"vlmpatch"},  # a run with vlmpatch imports it as a script does; a bare one nothing of it

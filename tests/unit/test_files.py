@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from vlmpatch.tools import files
+from vlmpatch.support import files
 from vlmpatch.tools.doctor import remote
 from vlmpatch.tools.lint import configuration, data, model, unread
 from vlmpatch.tools.lint.launch_config import LaunchConfig

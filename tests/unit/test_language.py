@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from vlmpatch.tools import lock
 from vlmpatch.tools.explain import explain
 from vlmpatch.tools.lint import unread
 from vlmpatch.tools.view import language as words
@@ -19,6 +20,7 @@ def sentences() -> set[str]:
     """Every literal that a view says, and those that are said by name."""
     found = {"error", "warning", "note", "applies", "perhaps", "not here", explain._NO_TRACE, explain._STILL}
     found.update(unread.SENTENCES)
+    found.update(lock._HEADINGS.values())
     for path in TOOLS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or not node.args:

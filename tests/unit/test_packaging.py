@@ -27,6 +27,14 @@ COUNT = (
 )
 
 
+REVISIONS = (
+    "import vlmpatch.catalog.read as c, vlmpatch.catalog.location as i, vlmpatch.lockfile.recorded as r\n"
+    "r.Revisions.of = None  # none of them is computed\n"
+    "known = c.read(i.default_path()); installed = r.Installed(known.patches)\n"
+    "print({len(installed.of(entry.module)) for entry in known.entries.values()})\n"
+)
+
+
 def run(*command: str | Path, cwd: Path, **environ: str) -> str:
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = completed(
@@ -74,6 +82,7 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     assert "zero3-recompute-release" in run(python, "-m", "vlmpatch", "explain", "F4", cwd=tmp_path)
     assert run(python, "-m", "vlmpatch", "explain", "l05", cwd=tmp_path).startswith("L05 · ")
     assert int(run(python, "-c", COUNT, cwd=tmp_path)) == len(rows.every())
+    assert run(python, "-c", REVISIONS, cwd=tmp_path) == "{12}"
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
     of_rich = {"rich", "markdown-it-py", "mdurl", "pygments", "typing-extensions"}

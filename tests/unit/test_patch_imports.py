@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.matrix import store
-from vlmpatch.tools.revision import Revisions
+from vlmpatch.lockfile.revision import Revisions
 
 PATCHES = store.ROOT / "patches"
 WITHIN = "vlmpatch.patches."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from typing import Any
 
@@ -101,6 +102,20 @@ def test_what_is_switched_off_on_one_rank_is_named(distributed: World, warnings:
     begin(distributed, store)
     begin(distributed, store, rank=1, VLMPATCH_DISABLE=id_)
     assert [f"switched off {id_} (nothing)" in text for text in warnings] == [True]
+
+
+def test_other_patch_files_and_another_lock_are_named(distributed: World, warnings: list[str]) -> None:
+    store, lock = Store(), distributed.folder / "vlmpatch.lock"
+    lock.write_text("schema = 1\n")
+    begin(distributed, store, VLMPATCH_LOCK=str(lock))
+    (file,) = distributed.patches.glob("*/*.py")
+    file.write_text(file.read_text() + "# edited on this node\n")
+    lock.unlink()
+    begin(distributed, store, rank=1, VLMPATCH_LOCK=str(lock))
+    (text,) = [text for text in warnings if "rank 1 has what rank 0 has otherwise" in text]
+    assert re.search(
+        r"otherwise: VLMPATCH_LOCK cannot be read \(\w{8}\), the patches \w{8} \(\w{8}\)\. ", text
+    )
 
 
 def test_a_restart_compares_anew(distributed: World, warnings: list[str], monkeypatch: Any) -> None:

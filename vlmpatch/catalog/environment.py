@@ -1,4 +1,4 @@
-"""VLMPATCH_DISABLE, VLMPATCH_STRICT, VLMPATCH_LOG and VLMPATCH_WATCH -> settings.
+"""The ``VLMPATCH_`` names of the environment -> settings.
 
 What cannot be understood is reported and ignored: a typing error in an environment variable never
 ends a training job.
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vlmpatch.catalog.model import Problem
 
-NAMES = ("VLMPATCH_DISABLE", "VLMPATCH_LOG", "VLMPATCH_STRICT", "VLMPATCH_WATCH")
+NAMES = ("VLMPATCH_DISABLE", "VLMPATCH_LOCK", "VLMPATCH_LOG", "VLMPATCH_STRICT", "VLMPATCH_WATCH")
 _PREFIX = "VLMPATCH"
 _OF_THE_TESTS = (
     "_FULL",
@@ -30,6 +30,7 @@ class Settings(NamedTuple):
     strict: bool = False
     log: str = "warning"
     watch: bool = False
+    lock: str = ""
     problems: tuple[Problem, ...] = ()
 
 
@@ -46,6 +47,7 @@ def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
         strict=_switch("VLMPATCH_STRICT", environ, problems),
         log=_log(environ.get("VLMPATCH_LOG", "warning"), problems),
         watch=_switch("VLMPATCH_WATCH", environ, problems),
+        lock=environ.get("VLMPATCH_LOCK", "").strip(),
         problems=tuple(problems),
     )
 

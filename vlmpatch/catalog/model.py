@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import Enum
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ class State(str, Enum):
     APPLIED = "applied"
     FAILED = "failed"
     CONFLICT = "conflict"
+
+
+# Of the outcomes of a patch's several targets, the one that says most about the patch.
+WEIGHT = (State.FAILED, State.CONFLICT, State.OFF, State.APPLIED, State.ARMED, State.NOT_NEEDED)
 
 
 class Status(NamedTuple):
@@ -65,3 +70,8 @@ class Catalog(NamedTuple):
     entries: dict[str, Entry]
     modules: dict[str, str]
     problems: tuple[Problem, ...]
+
+    @property
+    def patches(self) -> str:
+        """The folder of the patch files."""
+        return os.path.join(os.path.dirname(self.path), "patches")

@@ -12,7 +12,7 @@ from weakref import WeakSet
 
 from vlmpatch.catalog import environment
 from vlmpatch.catalog.location import default_path
-from vlmpatch.catalog.model import Catalog, Entry, Problem, State, Status
+from vlmpatch.catalog.model import WEIGHT, Catalog, Entry, Problem, State, Status
 from vlmpatch.catalog.read import read
 from vlmpatch.engine.switches import BY_ENVIRONMENT, UNDONE, Switches
 from vlmpatch.imports.finder import Hooks
@@ -24,9 +24,6 @@ from vlmpatch.watch.ranks import facts, watch_nodes
 
 if TYPE_CHECKING:
     from vlmpatch.api import Patch
-
-# Of the outcomes of a patch's several targets, the one that says most about the patch.
-WEIGHT = (State.FAILED, State.CONFLICT, State.OFF, State.APPLIED, State.ARMED, State.NOT_NEEDED)
 
 
 class PatchError(Exception):
@@ -55,6 +52,7 @@ class Engine:
         self._handles: dict[str, Patch] = {}
         # The targets we were told of: of the latest, the import system may not yet say that it has run.
         self._told: dict[str, WeakSet[ModuleType]] = {id_: WeakSet() for id_ in catalog.entries}
+        self._refusal: str | None = None  # what VLMPATCH_LOCK's file has otherwise; None: nobody has looked
 
     def arm(self) -> None:
         """Watch every target of every patch that is not switched off."""
@@ -63,7 +61,7 @@ class Engine:
             log.info(f"VLMPATCH_DISABLE switches off {', '.join(sorted(self.asked.disable))}")
         self.hooks.install()
         watch_remote_code(self.hooks, self.journal, self._remote, self._watch)
-        here = functools.partial(facts, self.catalog, self._off)
+        here = functools.partial(facts, self.catalog, self._off, self.asked.lock)
         watch_nodes(self.hooks, self.journal, self._nodes, self._watch, here)
         for entry in self.catalog.entries.values():
             for target in entry.targets:
@@ -76,6 +74,8 @@ class Engine:
         """``module``, a target of ``entry``, has run its code: decide and apply, now or when it may be."""
         from vlmpatch.api import Patch  # not under the lock, see below
 
+        if self.asked.lock:
+            self._hold_against_lock()
         name, outcomes = module.__name__, self._outcomes
         while True:
             with self._lock:
@@ -99,6 +99,42 @@ class Engine:
             if settled:  # else it was off for a moment, and what was to be changed then was not
                 self._tell(status)
                 return
+
+    def _hold_against_lock(self) -> None:
+        """Once a process, with the first target: one that trains nothing has nothing to compare.
+
+        Raises:
+            PatchError: something is not as in the lock, and VLMPATCH_STRICT is set; with each target anew,
+                for the host may go on without the first.
+        """
+        with self._lock:
+            first = self._refusal is None
+            self._refusal = self._refusal or ""
+        if first:
+            try:
+                self._refusal = self._unlike(self.asked.lock)
+            except Exception as error:
+                self._refusal = f"{self.asked.lock} could not be compared: {error!r}"
+            if self._refusal and not self.asked.strict:
+                rest = "The run goes on; VLMPATCH_STRICT=1 refuses"
+                log.warn(f"vlmpatch: VLMPATCH_LOCK: {self._refusal}. {rest}")
+        if self._refusal and self.asked.strict:
+            raise PatchError(f"VLMPATCH_LOCK: {self._refusal} (VLMPATCH_STRICT is set)")
+
+    def _unlike(self, path: str) -> str:
+        """What is not as in the lock at ``path``, in a sentence; nothing where all is."""
+        from vlmpatch.engine import locked
+        from vlmpatch.lockfile.lock import Unreadable
+
+        try:
+            return locked.sentence(path, locked.differences(path, self.catalog, self._unapplied()))
+        except Unreadable as error:
+            return str(error)
+
+    def _unapplied(self) -> list[str]:
+        """The patches that nothing will be applied of, as far as this process knows."""
+        out = (State.OFF, State.FAILED, State.CONFLICT)
+        return [id_ for id_, status in self.status().items() if status.state in out]
 
     def _failed_elsewhere(self, id_: str, name: str) -> Status | None:
         """The failure of another target: a patch is there as a whole or not at all."""
@@ -158,8 +194,10 @@ class Engine:
         ]
         return min([*seen.values(), *unseen], key=lambda status: WEIGHT.index(status.state))
 
-    def require(self, ids: Iterable[str]) -> None:
+    def require(self, ids: Iterable[str], lock: str | None = None) -> None:
         """See ``vlmpatch.require``."""
+        if lock is not None and (unlike := self._unlike(lock)):
+            raise PatchError(unlike)
         states = self.status()
         for id_ in self._known(ids):
             if states[id_].state in (State.OFF, State.FAILED, State.CONFLICT):

@@ -135,6 +135,33 @@ class Code:
             raise NoSource(f"{self.path} cannot be read as Python source: {error}") from error
 
 
+class Watched(Code):
+    """Source that remembers which of its parts a patch asked about, and what they looked like."""
+
+    def __init__(self, module: str, path: str, source: str) -> None:
+        super().__init__(module, path, source)
+        self.asked: dict[str, str] = {}
+
+    def function(self, qualname: str) -> Function | None:
+        """See ``Code.function``."""
+        found = super().function(qualname)
+        self.asked[qualname] = found.digest if found else "absent"
+        return found
+
+    def class_names(self, qualname: str) -> frozenset[str] | None:
+        """See ``Code.class_names``."""
+        found = super().class_names(qualname)
+        self.asked.setdefault(qualname, "class" if found is not None else "absent")
+        return found
+
+    @property
+    def shape(self) -> str:
+        """12 hex digits over what was asked about; over the whole source where the patch read that."""
+        if not self.asked:
+            return digest(self.source)
+        return hashlib.sha256(repr(sorted(self.asked.items())).encode()).hexdigest()[:12]
+
+
 def of_module(module: ModuleType) -> Code:
     """The source of an imported module.
 

@@ -1,4 +1,4 @@
-"""The command line: ``python -m vlmpatch explain | doctor | verify | run | list | retire``."""
+"""The command line: ``python -m vlmpatch explain | doctor | verify | run | lock | list | retire``."""
 
 from __future__ import annotations
 
@@ -54,6 +54,13 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
         from vlmpatch.tools.verify import verify
 
         return verify(catalog, say, asked.only, asked.device)
+    if asked.verb == "lock":
+        from vlmpatch.tools import lock
+
+        if asked.diff is None:
+            return lock.lock(catalog, say, asked.file)
+        view = "annotations" if asked.form else asked.view
+        return lock.diff(catalog, say, asked.file, asked.diff, view, asked.form)
     if asked.verb == "retire":
         from vlmpatch.tools import retire
 
@@ -113,6 +120,7 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     verify.add_argument("--device", choices=("cpu", "cuda"), default="", help=where)
     run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
     run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
+    _lock(verb("lock", "write down what is applied here, or say what an upgrade changes of it", _LOCK), say)
     listing = verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
     listing.add_argument("--json", action="store_true", help=say("as data"))
     retire = verb("retire", "which patches would go with which upgrade", "  python -m vlmpatch retire")
@@ -138,6 +146,22 @@ def _doctor(made: argparse.ArgumentParser, say: Words) -> None:
     made.set_defaults(view="text")
 
 
+def _lock(made: argparse.ArgumentParser, say: Words) -> None:
+    from vlmpatch.lockfile.lock import FILE
+    from vlmpatch.tools.view.ci import FORMS, service
+
+    made.add_argument("--file", default=FILE, help=say("the lock; {name}, if not given", name=FILE))
+    other = say("compare it with this environment, or with another lock; exit with 1 where they differ")
+    made.add_argument("--diff", nargs="?", const="", default=None, metavar="OTHER", help=other)
+    views = made.add_mutually_exclusive_group()
+    for name, words in (("json", "as data"), ("markdown", "for a commit message or a pull request")):
+        views.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=say(words))
+    words = say("remarks on the lock's lines for a CI service; the one this runs in, if not given")
+    forms, here = tuple(FORMS), service(os.environ)
+    views.add_argument("--annotations", dest="form", nargs="?", choices=forms, const=here, help=words)
+    made.set_defaults(view="text")
+
+
 _EXPLAIN = """  python -m vlmpatch explain train.log
   python -m vlmpatch explain logs/ or rank*.log or train.log.gz
   kubectl logs trainer-0 | python -m vlmpatch explain
@@ -149,6 +173,10 @@ _DOCTOR = """  python -m vlmpatch doctor
   python -m vlmpatch doctor --markdown"""
 _VERIFY = """  python -m vlmpatch verify
   python -m vlmpatch verify --only zero3-recompute-release"""
+_LOCK = """  python -m vlmpatch lock                       writes vlmpatch.lock: commit it
+  python -m vlmpatch lock --diff                what would be applied otherwise here
+  python -m vlmpatch lock --diff new.lock --markdown
+  python -m vlmpatch lock --diff --annotations"""
 _RUN = "  python -m vlmpatch run torchrun --nproc_per_node 8 finetune.py …"
 
 

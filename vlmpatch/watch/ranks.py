@@ -1,8 +1,8 @@
 """Nodes with other versions than the rest are noticed when a job's process group begins.
 
-Whoever comes first leaves one line in the job's store: its versions, its catalog, what is switched off. Each
-of the others compares its own with that. It is one question to the store: no collective, nobody waits for
-anybody, and whatever is found or fails is at most a warning.
+Whoever comes first leaves one line in the job's store: its versions, sums of its catalog, its patches and its
+lock, what is switched off. Each of the others compares its own with that. It is one question to the store: no
+collective, nobody waits for anybody, and whatever is found or fails is at most a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from vlmpatch.catalog.model import Catalog
 from vlmpatch.gate import versions
 from vlmpatch.imports.finder import Hooks
 from vlmpatch.journal.journal import Journal
-from vlmpatch.support import log
+from vlmpatch.lockfile import recorded
+from vlmpatch.support import files, log
 
 DOOR = "torch.distributed.distributed_c10d"
 INIT = "init_process_group"
@@ -56,14 +57,30 @@ def watch_nodes(
     hooks.watch(DOOR, on_door)
 
 
-def facts(catalog: Catalog, off: Callable[[], Collection[str]]) -> dict[str, str]:
-    """What should be the same on every rank; of a version, what its builds have in common."""
+def facts(catalog: Catalog, off: Callable[[], Collection[str]], lock: str = "") -> dict[str, str]:
+    """What should be the same on every rank; of a version, what its builds have in common.
+
+    Args:
+        catalog: what is known.
+        off: says which patches are switched off.
+        lock: the file that VLMPATCH_LOCK names.
+    """
     with open(catalog.path, "rb") as handle:
         known = {"the catalog": hashlib.sha256(handle.read()).hexdigest()[:8]}
+    known |= {"the patches": recorded.sum_of(catalog.patches)}
+    if lock:
+        known["VLMPATCH_LOCK"] = _sum(lock)
     known |= {"vlmpatch": __version__, "switched off": ", ".join(sorted(off())) or "nothing"}
     asked = {name for entry in catalog.entries.values() for name in entry.requires}
     found = {name: versions.running(name, catalog.modules.get(name, name)) for name in sorted(asked)}
     return known | {name: version.partition("+")[0] for name, version in found.items() if version}
+
+
+def _sum(path: str) -> str:
+    try:
+        return hashlib.sha256(files.read(path).encode()).hexdigest()[:8]
+    except OSError:
+        return "cannot be read"
 
 
 def incarnation() -> list[str]:

@@ -22,9 +22,9 @@ from vlmpatch.catalog import environment
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Catalog, Entry, Problem, State, Status
 from vlmpatch.catalog.read import read
-from vlmpatch.engine import apply, engine
-from vlmpatch.gate.source import NoSource, Unrecognised, locate, of_file
-from vlmpatch.gate.verdict import by_code, by_version, ranges, unseen
+from vlmpatch.engine.locked import outlooks
+from vlmpatch.engine.outlook import NOT_HERE, waits
+from vlmpatch.gate.verdict import ranges
 from vlmpatch.tools.doctor import installation, remote, verified
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
 from vlmpatch.tools.explain import failures
@@ -40,7 +40,6 @@ from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
 SCHEMA = 1  # of --json
-_ABSENT = ", a module that is not here"  # the file of a script beside which doctor does not stand
 _PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
 _LAUNCH = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "PYTHONPATH",
@@ -90,10 +89,8 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
     packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
     known = {name: found.version for name, found in packages.items()}
-    # By target: a target that several patches look at is parsed once.
-    by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
-    forecasts = {e.id: _with_record(_forecast(e, catalog, chosen), e, known) for e in by_target}
-    patches = tuple(forecasts[id_] for id_ in catalog.entries)
+    expected = outlooks(catalog, chosen.disable)
+    patches = tuple(_with_record(expected[e.id].status, e, known) for e in catalog.entries.values())
     model = read_model(asked.model) if asked.model else None
     around = Around(None, known, _armed(catalog, patches), say)
     broken = [*catalog.problems, *failures.read(catalog.path).problems, *ranges(catalog)]
@@ -117,52 +114,12 @@ def _tells(name: str) -> bool:
     return name in _LAUNCH or name.startswith("VLMPATCH_")
 
 
-def _forecast(entry: Entry, catalog: Catalog, asked: environment.Settings) -> Status:
-    if entry.id in asked.disable:
-        return Status(entry.id, State.OFF, "VLMPATCH_DISABLE names it")
-    try:
-        verdict = by_version(entry, catalog.modules)
-        if not verdict.needed:
-            return Status(entry.id, State.NOT_NEEDED, verdict.reason)
-        patch_file = apply.load(entry)
-        outcomes = [
-            _look(entry, patch_file, target, verdict.reason, catalog.modules) for target in entry.targets
-        ]
-    except Exception as error:
-        return Status(entry.id, State.FAILED, f"{type(error).__name__}: {error}")
-    return min(outcomes, key=lambda status: (engine.WEIGHT.index(status.state), _waits(status)))
-
-
 def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
-    if status.state is not State.ARMED or _waits(status):
+    if status.state is not State.ARMED or waits(status):
         return status
     proven = verified.proofs().get(entry.id, [])
     said = verified.sentence(entry, proven, installed, verified.revision(entry))
     return status._replace(reason=f"{status.reason}; {said}")
-
-
-def _waits(status: Status) -> bool:
-    """Whether the patch acts only where a script brings a module that cannot be imported from here."""
-    return status.state is State.ARMED and status.reason.endswith(_ABSENT)
-
-
-def _look(
-    entry: Entry, patch_file: object, target: str, installed: str, modules: Mapping[str, str]
-) -> Status:
-    if "*" in target:
-        return Status(entry.id, State.ARMED, f"{installed}; decided when a model's {target} is loaded")
-    path = locate(target)
-    if path is None:
-        return Status(entry.id, State.ARMED, f"{installed}; waits for the import of {target}{_ABSENT}")
-    try:
-        verdict = by_code(patch_file, of_file(target, path))
-    except NoSource as absent:
-        return unseen(entry, target, modules, absent)
-    except Unrecognised as difference:
-        return Status(entry.id, State.CONFLICT, f"{difference}; it will stay off")
-    if not verdict.needed:
-        return Status(entry.id, State.NOT_NEEDED, verdict.reason)
-    return Status(entry.id, State.ARMED, f"{installed}; will be applied when {target} is imported")
 
 
 def _python(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
@@ -256,7 +213,7 @@ def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None
 
 
 def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:
-    acting = [status.id for status in patches if status.state is State.ARMED and not _waits(status)]
+    acting = [status.id for status in patches if status.state is State.ARMED and not waits(status)]
     return frozenset(failure for id_ in acting for failure in catalog.entries[id_].failures)
 
 
@@ -301,7 +258,7 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         made.add()
         made.add(say("Patches that wait for a module that cannot be imported from here"), "head")
         for status in waiting:
-            installation = status.reason.removesuffix(_ABSENT)
+            installation = status.reason.removesuffix(NOT_HERE)
             made.add(f"  {status.id}: {installation}", "dim")
     made.add()
     if everything:
@@ -328,7 +285,7 @@ def _library() -> str:
 def _acting(findings: Findings) -> tuple[list[Status], list[Status]]:
     """The patches that will act, and those that wait for a module; ``status()`` calls both armed."""
     armed = [status for status in findings.patches if status.state is State.ARMED]
-    return [each for each in armed if not _waits(each)], [each for each in armed if _waits(each)]
+    return [each for each in armed if not waits(each)], [each for each in armed if waits(each)]
 
 
 def _summary(findings: Findings, say: Words) -> str:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from vlmpatch.tools import files as files_
+from vlmpatch.support import files as files_
 
 NEWEST = 12  # files of the cache that are looked at
 LARGEST = 1 << 20

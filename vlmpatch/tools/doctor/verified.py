@@ -15,7 +15,7 @@ from typing import NamedTuple
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Entry
 from vlmpatch.gate.versions import pep440
-from vlmpatch.tools.revision import Revisions
+from vlmpatch.lockfile.recorded import Installed
 
 _ROOT = os.path.dirname(default_path())
 
@@ -52,10 +52,7 @@ def read(lines: Iterable[str]) -> Mapping[str, Proofs]:
 
 def revision(entry: Entry) -> str:
     """Of the patch as it is installed here; nothing where its file cannot be read."""
-    try:
-        return Revisions(os.path.join(_ROOT, "patches")).of(entry.module)
-    except (OSError, SyntaxError):
-        return ""
+    return Installed(os.path.join(_ROOT, "patches")).of(entry.module)
 
 
 def sentence(entry: Entry, proven: Proofs, installed: Mapping[str, str | None], revision: str) -> str:

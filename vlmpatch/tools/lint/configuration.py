@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from vlmpatch.tools import files
+from vlmpatch.support import files
 from vlmpatch.tools.lint import unread
 from vlmpatch.tools.lint.launch_config import LaunchConfig, Option
 from vlmpatch.tools.lint.shell.script import found

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from vlmpatch.tools import files
+from vlmpatch.support import files
 
 ROWS = 2000
 BYTES = 8 << 20

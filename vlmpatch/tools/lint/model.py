@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from vlmpatch.tools import files
+from vlmpatch.support import files
 
 _VISION = ("vision_config", "visual", "vision_tower", "mm_vision_tower", "vit_config", "vision_cfg")
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "moe_intermediate_size")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from vlmpatch.tools import files
+from vlmpatch.support import files
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.shell.script import found
 

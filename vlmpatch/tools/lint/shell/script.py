@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vlmpatch.tools import files
+from vlmpatch.support import files
 from vlmpatch.tools.lint import unread
 from vlmpatch.tools.lint.shell.variables import TooLarge, Variables
 from vlmpatch.tools.lint.shell.words import REDIRECTIONS, Lexer, Part, Token, Unclosed

@@ -33,10 +33,11 @@ class Revisions:
 
     Args:
         patches: the folder, with one package an upstream.
+        package: the name under which Python imports it.
     """
 
-    def __init__(self, patches: str) -> None:
-        self._patches = patches
+    def __init__(self, patches: str, package: Module = PACKAGE) -> None:
+        self._patches, self._package = patches, package
         self._files: dict[Module, tuple[str, list[_Name]]] = {}
 
     def of(self, module: str) -> str:
@@ -63,6 +64,18 @@ class Revisions:
             found |= new
             waiting += new
         return frozenset(map(".".join, found))
+
+    def files(self, module: str) -> list[str]:
+        """The files that the digest of ``module`` is made of, below the folder, written with ``/``.
+
+        Raises:
+            OSError, SyntaxError: as for ``of``.
+        """
+        modules = [tuple(name.split(".")) for name in {module, *self.used_by(module)}]
+        paths = (self._path(each) for each in modules)
+        return sorted(
+            os.path.relpath(path, self._patches).replace(os.sep, "/") for path in paths if path is not None
+        )
 
     def _digest(self, module: Module, above: tuple[Module, ...]) -> str:
         if module in above:  # a circle: how far up it closes, whatever the files are called
@@ -96,7 +109,7 @@ class Revisions:
                 _Name(alias.asname or alias.name, "", self._source(tuple(alias.name.split("."))))
                 for alias in node.names
             ]
-        base = (*PACKAGE, *here)[: -node.level] if node.level else ()
+        base = (*self._package, *here)[: -node.level] if node.level else ()
         base += tuple((node.module or "").split(".")) if node.module else ()
         return [self._taken(base, alias) for alias in node.names]
 
@@ -108,8 +121,8 @@ class Revisions:
         return _Name(bound, alias.name, self._source(base))
 
     def _source(self, name: Module) -> Module | str:
-        if name[: len(PACKAGE)] == PACKAGE:
-            return name[len(PACKAGE) :]
+        if name[: len(self._package)] == self._package:
+            return name[len(self._package) :]
         return ".".join(name)
 
     def _path(self, module: Module) -> str | None:

@@ -1,0 +1,71 @@
+"""How two locks differ: an upgrade, or an environment that is not the one that was locked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from vlmpatch.lockfile.lock import ABSENT, ANY, Lock, Locked
+
+KINDS = ("added", "removed", "revised", "reshaped", "package")
+
+
+class Difference(NamedTuple):
+    """One thing that is not the same.
+
+    Attributes:
+        kind: ``added``: it applies now and did not; ``removed``: the other way round; ``revised``: the patch
+            has changed; ``reshaped``: its target has, and the patch still knows it; ``package``: a version.
+        name: the patch's id, or the package's name.
+        before: the revision, shape or version before; empty where there was none.
+        after: the one after.
+        target: of ``reshaped``, the module.
+        waits: it acts only where a script brings a module that was not there: two folders may differ in it.
+        reason: why, where somebody knows.
+    """
+
+    kind: str
+    name: str
+    before: str
+    after: str
+    target: str = ""
+    waits: bool = False
+    reason: str = ""
+
+
+def compare(before: Lock, after: Lock, reasons: Mapping[str, str] | None = None) -> list[Difference]:
+    """What is otherwise in ``after``; the version of vlmpatch alone is no difference.
+
+    Args:
+        before: the lock.
+        after: another, or what is found in an environment.
+        reasons: by patch, why it applies or does not in ``after``.
+    """
+    return [*_packages(before, after), *_patches(before, after, reasons or {})]
+
+
+def _packages(before: Lock, after: Lock) -> Iterator[Difference]:
+    for name in sorted(before.packages.keys() | after.packages.keys()):
+        old, new = before.packages.get(name, ""), after.packages.get(name, "")
+        if old != new:
+            yield Difference("package", name, old, new)
+
+
+def _patches(before: Lock, after: Lock, reasons: Mapping[str, str]) -> Iterator[Difference]:
+    for id_ in sorted(before.patches.keys() | after.patches.keys()):
+        old, new, why = before.patches.get(id_), after.patches.get(id_), reasons.get(id_, "")
+        if old is None and new is not None:
+            yield Difference("added", id_, "", new.revision, waits=new.waits, reason=why)
+        elif new is None and old is not None:
+            yield Difference("removed", id_, old.revision, "", waits=old.waits, reason=why)
+        elif old is not None and new is not None:
+            yield from _patch(old, new)
+
+
+def _patch(old: Locked, new: Locked) -> Iterator[Difference]:
+    if old.revision != new.revision:
+        yield Difference("revised", old.id, old.revision, new.revision)
+    for target in sorted(old.shapes.keys() & new.shapes.keys()):
+        one, other = old.shapes[target], new.shapes[target]
+        if one != other and not {one, other} & {ABSENT, ANY}:
+            yield Difference("reshaped", old.id, one, other, target)

@@ -1,0 +1,128 @@
+"""A lock: what vlmpatch applies on one stack, a TOML file with a line a fact."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from vlmpatch.support import files
+
+SCHEMA = 1
+FILE = "vlmpatch.lock"
+LARGEST = 4 << 20  # bytes
+# In place of a shape:
+ABSENT = "absent"  # the target could not be imported where the lock was made
+ANY = "any"  # a pattern, for the code of models: decided when one is loaded
+_REVISION = r"[0-9a-f]{12}"
+_SHAPE = rf"{_REVISION}|{ABSENT}|{ANY}"
+_HEAD = "# What vlmpatch applies on this stack: `python -m vlmpatch lock` writes it, `lock --diff` compares."
+_AGAIN = "Write it again: python -m vlmpatch lock"
+
+
+class Locked(NamedTuple):
+    """One patch: what it is made of, and of each of its targets the shape that it looks at."""
+
+    id: str
+    revision: str
+    shapes: Mapping[str, str]
+
+    @property
+    def waits(self) -> bool:
+        """Whether it acts only where a script brings a module that was not here."""
+        return set(self.shapes.values()) == {ABSENT}
+
+
+class Lock(NamedTuple):
+    """The version of vlmpatch, those of the packages that its gates ask about, and what applies."""
+
+    vlmpatch: str
+    packages: Mapping[str, str]
+    patches: Mapping[str, Locked]
+
+
+class Unreadable(Exception):
+    """A lock that cannot be used; the text names the file, the key and what to do."""
+
+
+def read(path: str) -> Lock:
+    """The lock at ``path``.
+
+    Raises:
+        Unreadable: it is not there, or not a lock of this schema.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return parse(tomllib.loads(files.read(path, LARGEST)), path)
+    except OSError as error:
+        raise Unreadable(f"{path}: cannot be read ({error.strerror}). {_AGAIN}") from error
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"{path}: is not valid TOML: {error}. {_AGAIN}") from error
+
+
+def parse(data: Mapping[str, Any], path: str) -> Lock:
+    """The lock that ``data`` holds; ``path`` is named in errors.
+
+    Raises:
+        Unreadable: something in it is not as ``text`` writes it.
+    """
+    if data.get("schema") != SCHEMA:
+        what = f"is {data.get('schema')!r}, and this vlmpatch reads {SCHEMA}"
+        raise Unreadable(f"{path}, schema: {what}. Install the vlmpatch that wrote it. {_AGAIN}")
+    _known(data, {"schema", "vlmpatch", "packages", "patch"}, path)
+    patches = data.get("patch", [])
+    if not isinstance(patches, list):
+        raise Unreadable(f"{path}, patch: is not a list of tables. {_AGAIN}")
+    locked: dict[str, Locked] = {}
+    for number, table in enumerate(patches, 1):
+        each = _locked(table, f"{path}, patch number {number}")
+        if each.id in locked:
+            raise Unreadable(f"{path}, patch {each.id!r}: stands there twice. {_AGAIN}")
+        locked[each.id] = each
+    version = _string(data, "vlmpatch", r"\S{1,80}", path)
+    return Lock(version, _strings(data, "packages", r"\S{1,80}", path), locked)
+
+
+def _locked(table: object, where: str) -> Locked:
+    if not isinstance(table, dict):
+        raise Unreadable(f"{where}: is not a table. {_AGAIN}")
+    _known(table, {*Locked._fields}, where)
+    id_ = _string(table, "id", r"[a-z0-9/-]{1,200}", where)
+    where = f"{where} ({id_})"
+    revision = _string(table, "revision", _REVISION, where)
+    return Locked(id_, revision, _strings(table, "shapes", _SHAPE, where))
+
+
+def _known(table: Mapping[str, Any], keys: set[str], where: str) -> None:
+    if unknown := table.keys() - keys:
+        raise Unreadable(f"{where}, {min(unknown)}: unknown key; known: {', '.join(sorted(keys))}. {_AGAIN}")
+
+
+def _string(table: Mapping[str, Any], key: str, form: str, where: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not re.fullmatch(form, value):
+        said = "is missing" if value is None else f"cannot be {value!r}"
+        raise Unreadable(f"{where}, {key}: {said}. {_AGAIN}")
+    return value
+
+
+def _strings(table: Mapping[str, Any], key: str, form: str, where: str) -> dict[str, str]:
+    value = table.get(key)
+    if not isinstance(value, dict):
+        raise Unreadable(f"{where}, {key}: is {'missing' if value is None else 'not a table'}. {_AGAIN}")
+    return {name: _string(value, name, form, f"{where}, {key}") for name in value}
+
+
+def text(lock: Lock) -> str:
+    """``lock`` as a file; equal locks are equal texts."""
+    lines = [_HEAD, f"schema = {SCHEMA}", f'vlmpatch = "{lock.vlmpatch}"', "", "[packages]"]
+    lines += [f'{name} = "{version}"' for name, version in sorted(lock.packages.items())]
+    for _, each in sorted(lock.patches.items()):
+        shapes = ", ".join(f'"{target}" = "{shape}"' for target, shape in sorted(each.shapes.items()))
+        lines += ["", "[[patch]]", f'id = "{each.id}"', f'revision = "{each.revision}"']
+        lines.append(f"shapes = {{ {shapes} }}")
+    return "\n".join(lines) + "\n"
