@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.e2e import mixed_long, mixed_table
-from tests.generate import codes, failures, patches, readme
+from tests.generate import codes, failures, launches, patches, readme
 from tests.lab import families, pages
 from tests.matrix import field_reports, render
 from tests.matrix.store import Store
@@ -20,6 +20,7 @@ def wanted() -> dict[Path, str]:
             pages.reference(language, "failures"): failures.page(language, measured.rows.values()),
             pages.reference(language, "patches"): patches.page(language, measured.verified()),
             pages.reference(language, "doctor-codes"): codes.page(language),
+            pages.reference(language, "launches"): launches.page(language),
             pages.reference(language, "compatibility"): render.page(measured, language),
             pages.reference(language, "field-reports"): field_reports.page(field_reports.read(), language),
             families.page(language): families.filled(language),

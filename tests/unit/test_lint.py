@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from hypothesis import given
@@ -26,9 +28,13 @@ INSTALLED = {"transformers": "4.57.6", "deepspeed": "0.18.2", "torch": "2.8.0"}
 
 NONREENTRANT = """--gradient_checkpointing_kwargs '{"use_reentrant": false}'"""
 
+Ending = Mapping[str, tuple[str, ...]]
 
-def around(armed: frozenset[str] = frozenset(), kind: Model = VLM, **installed: str) -> Around:
-    return Around(kind, {**INSTALLED, **installed}, armed, Words("en"))
+
+def around(
+    ending: Mapping[str, tuple[str, ...]] = MappingProxyType({}), kind: Model = VLM, **installed: str
+) -> Around:
+    return Around(kind, {**INSTALLED, **installed}, ending, Words("en"))
 
 
 def of(command: str, folder: Path = Path("."), given_: Around | None = None) -> dict[str, Finding]:
@@ -100,8 +106,11 @@ def test_offloaded_micro_batches_are_lost_in_other_releases(tmp_path: Path) -> N
 def test_what_a_patch_ends_is_a_note() -> None:
     command = f"torchrun train.py --use_lora true --deepspeed zero3 {NONREENTRANT}"
     assert of(command)["L02"].severity == "warning"
-    ended = of(command, given_=around(frozenset({"F4"})))["L02"]
-    assert (ended.severity, ended.fix) == ("note", "nothing: vlmpatch ends this (F4)")
+    ended = of(command, given_=around({"F4": ("zero3-recompute-release",)}))["L02"]
+    assert (ended.severity, ended.fix) == (
+        "note",
+        "nothing: vlmpatch ends this (F4: zero3-recompute-release)",
+    )
     assert "L02" not in of(command, given_=around(deepspeed="0.19.3"))
 
 
@@ -232,7 +241,7 @@ LORA = "train.py --gradient_checkpointing True --use_lora True"
 def test_lora_with_the_reentrant_default_of_ddp() -> None:
     found = of(f"torchrun {LORA}")["L15"]
     assert (found.severity, found.link.split()[-1]) == ("warning", "F3")
-    assert of(f"torchrun {LORA}", given_=around(frozenset({"F3"})))["L15"].severity == "note"
+    assert of(f"torchrun {LORA}", given_=around({"F3": ("a",)}))["L15"].severity == "note"
     assert "L15" not in of(f"torchrun {LORA}", given_=around(transformers="5.1.0"))
     for fine in (
         f"python {LORA}",
@@ -247,14 +256,108 @@ def test_lora_with_the_reentrant_default_of_ddp() -> None:
 
 def test_lora_in_the_tower_with_the_reentrant_default_of_zero3() -> None:
     assert of(f"torchrun {LORA} --deepspeed zero3")["L16"].link.endswith("F5")
-    assert of(f"torchrun {LORA} --deepspeed zero3", given_=around(frozenset({"F5"})))["L16"].link.endswith(
-        "F8"
-    )
-    both = around(frozenset({"F5", "F8"}))
+    assert of(f"torchrun {LORA} --deepspeed zero3", given_=around({"F5": ("a",)}))["L16"].link.endswith("F8")
+    both = around({"F5": ("a",), "F8": ("b",)})
     assert of(f"torchrun {LORA} --deepspeed zero3", given_=both)["L16"].severity == "note"
     for frozen in ("--freeze_vision_tower true", "--tune_vision false", "--mm_vision_select_layer -2"):
         assert "L16" not in of(f"torchrun {LORA} --deepspeed zero3 {frozen}")
     assert "L16" in of(f"torchrun {LORA} --deepspeed zero3 --freeze_vision_tower true --vision_lora true")
+
+
+@pytest.mark.parametrize(
+    ("command", "severity", "failure"),
+    [
+        (f"torchrun {LORA}", "warning", "F3"),
+        ("torchrun train.py --ddp_find_unused_parameters true", "warning", "F3"),
+        (f"torchrun {LORA} --deepspeed zero3", "warning", "F5"),
+        (f"torchrun {LORA} --deepspeed zero3 --freeze_vision_tower true", "note", "F8"),
+        (f"torchrun {LORA} --deepspeed zero3 --freeze_vision_tower false --vision_lora false", "note", "F8"),
+        ("torchrun train.py --deepspeed zero2", "note", "F1"),
+        ("torchrun train.py", "note", "F3"),
+    ],
+)
+def test_a_written_true_is_weighed_by_what_it_does_here(command: str, severity: str, failure: str) -> None:
+    found = of(f"{command} --use_reentrant true")["L01"]
+    assert (found.severity, found.link.split()[-1]) == (severity, failure)
+
+
+def test_a_written_true_is_ended_where_a_patch_gives_the_inputs_a_gradient() -> None:
+    ending = around({"F5": ("reentrant-checkpoint-inputs",), "F3": ("gradient-checkpointing-default",)})
+    tower = of(f"torchrun {LORA} --deepspeed zero3 --use_reentrant true", given_=ending)["L01"]
+    assert (tower.severity, tower.patches) == ("note", ("reentrant-checkpoint-inputs",))
+    assert of(f"torchrun {LORA} --use_reentrant true", given_=ending)["L01"].severity == "warning"
+
+
+TRAINER = """
+from transformers import Trainer
+class Base(Trainer):
+    def _get_train_sampler(self): ...
+class Mine(Base):
+    def compute_loss(self, model, inputs, return_outputs=False): ...
+    def _save_checkpoint(self, model, trial, metrics=None):
+        super()._save_checkpoint(model, trial, metrics)
+class Modern(Trainer):
+    def compute_loss(self, model, inputs, return_outputs=False, **kwargs): ...
+    def _get_train_sampler(self, *args): ...
+    def log(self, logs, start_time=None): ...
+class Whole(Trainer):
+    def training_step(self, model, inputs, num_items_in_batch=None): ...
+    def compute_loss(self, model, inputs): ...
+class Other:
+    def compute_loss(self, logits): ...
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "expected"),
+    [
+        ("Mine(model=m)", "", {"_get_train_sampler", "_save_checkpoint", "compute_loss"}),
+        ("kind = Mine if args.a else Modern\nkind()", "", set()),
+        ("kind = Mine if args.a else Base\nkind()", "", {"_get_train_sampler"}),
+        ("kind = Mine if not args.a else Modern\nkind()", "--a true", set()),
+        ("Modern(tokenizer=t)", "", set()),
+        ("Whole()", "", set()),
+        ("Other()", "", set()),
+        ("import transformers\ndef log(self, logs): ...\ntransformers.Trainer.log = log", "", {"log"}),
+    ],
+)
+def test_a_trainer_older_than_transformers_is_told(
+    program: str, flags: str, expected: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "trainers.py").write_text(TRAINER)
+    (tmp_path / "train.py").write_text(f"from trainers import *\n{program}\n")
+    reading = read(f"torchrun train.py {flags}", "the command", str(tmp_path))
+    found = [finding for finding in lint(reading.launches[0], around()) if finding.code == "L17"]
+    assert {finding.title.partition("calls ")[2].split()[0] for finding in found} == expected
+    assert all(finding.severity == "warning" and finding.link.endswith("F28") for finding in found)
+
+
+def test_a_trainer_of_its_time_is_let_be(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER + "Mine(tokenizer=t)\n")
+    old, new = (
+        around(transformers="4.45.2"),
+        around({"D": ("trainer-tokenizer-argument",)}, transformers="5.1.0"),
+    )
+    assert "L17" not in of("torchrun train.py", tmp_path, old)
+    assert of("torchrun train.py", tmp_path, new)["L17"].code == "L17"
+
+
+def test_files_that_import_each_other_are_parsed_once(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("from b import Mine\nMine()\n")
+    (tmp_path / "b.py").write_text("import a\nfrom . import a\n" + TRAINER)
+    assert "L17" in of("torchrun a.py", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("trl", "source", "told"),
+    [("0.21.0", "", True), ("0.24.0", "", False), ("0.24.0", "class MyTrainer: x = m.generate(i)", True)],
+)
+def test_generation_is_told_of_trainers_that_do_it_with_checkpointing_on(
+    trl: str, source: str, told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "grpo.py").write_text(source)
+    found = of("torchrun grpo.py --gradient_checkpointing true", tmp_path, around(trl=trl))
+    assert ("L13" in found) is told
 
 
 def test_what_switches_adapters_off_is_heard() -> None:

@@ -23,6 +23,12 @@ def started(text: str, folder: str = ".") -> list[tuple[str, ...]]:
     return [launch.words for launch in made.launches]
 
 
+def folders(text: str, folder: Path) -> list[str]:
+    made = Script(str(folder))
+    made.read(text, "the command")
+    return [os.path.relpath(launch.folder, folder) for launch in made.launches]
+
+
 def words(text: str) -> tuple[str, ...]:
     """The words that a launch gets for ``text``."""
     ((_, *found),) = started(text)
@@ -55,6 +61,7 @@ def words(text: str) -> tuple[str, ...]:
         ("python -u -m vlmpatch run torchrun t.py", "t.py"),
         ("vlmpatch run torchrun t.py", "t.py"),
         ("kubectl exec pod -- torchrun t.py", "t.py"),
+        ("torchrun t.py --m <A-MODEL> --d <a/b> < in > out", "t.py --m <A-MODEL> --d <a/b>"),
         ("torchrun t.py \\# '$X' \"\\$Y\" $'z'", "t.py # $X $Y z"),
     ],
 )  # fmt: skip
@@ -178,3 +185,20 @@ def test_nothing_of_a_text_is_lost_or_read_twice(text: str) -> None:
 def test_any_sum_has_a_result_or_none(text: str) -> None:
     made = arithmetic.result(text, lambda name: name)
     assert made is None or isinstance(made, int)
+
+
+def test_a_script_goes_where_it_says(tmp_path: Path) -> None:
+    (tmp_path / "src" / "deep").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    own = 'ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"\ncd $ROOT/src/deep\ntorchrun a.py\n'
+    (tmp_path / "run" / "own.sh").write_text(own)
+    (tmp_path / "run" / "typed.sh").write_text("cd src\ntorchrun a.py\ncd nowhere\ntorchrun b.py\n")
+    assert folders("bash run/own.sh", tmp_path) == ["src/deep"]
+    assert folders("bash run/typed.sh", tmp_path) == ["src", "src"]
+
+
+def test_the_nodes_that_slurm_is_asked_for_are_known(tmp_path: Path) -> None:
+    (tmp_path / "a.sh").write_text("#!/bin/bash\n#SBATCH --nodes=16\ntorchrun --nnodes=$SLURM_NNODES a.py\n")
+    made = Script(str(tmp_path))
+    made.read("sbatch a.sh", "the command")
+    assert made.launches[0].words == ("torchrun", "--nnodes=16", "a.py")

@@ -21,6 +21,7 @@ class Finding(NamedTuple):
         evidence: what was seen, and where.
         fix: the exact line to add or change.
         link: where to read on.
+        patches: those that end it here, where it is then no more than a note.
     """
 
     code: str
@@ -29,6 +30,7 @@ class Finding(NamedTuple):
     evidence: str = ""
     fix: str = ""
     link: str = ""
+    patches: tuple[str, ...] = ()
 
 
 def ordered(findings: Iterable[Finding]) -> list[Finding]:

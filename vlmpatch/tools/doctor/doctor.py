@@ -92,7 +92,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     expected = outlooks(catalog, chosen.disable)
     patches = tuple(_with_record(expected[e.id].status, e, known) for e in catalog.entries.values())
     model = read_model(asked.model) if asked.model else None
-    around = Around(None, known, _armed(catalog, patches), say)
+    around = Around(None, known, _ending(catalog, patches), say)
     broken = [*catalog.problems, *failures.read(catalog.path).problems, *ranges(catalog)]
     findings = [
         *_python(packages, say),
@@ -185,9 +185,9 @@ def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
                 continue
             failure = failures_.get(trait.name, "F6")
             link = f"python -m vlmpatch explain {failure}"
-            yield Finding(
-                kind, "note", titles[trait.name], f"{path}:{trait.line}", ended(around, failure, ""), link
-            )
+            patches = around.ending.get(failure, ())
+            fix = ended(around, failure, patches) if patches else ""
+            yield Finding(kind, "note", titles[trait.name], f"{path}:{trait.line}", fix, link, patches)
 
 
 def _model(model: Model | str | None, around: Around) -> Iterator[Finding]:
@@ -208,13 +208,20 @@ def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None
             configuration.from_file(asked.ds_config, launch)
             launch.say("deepspeed", asked.ds_config, "--ds-config")
     launches[0].problems.extend(read_.problems)
-    told = dict.fromkeys(finding for launch in launches for finding in lint(launch, around))
-    return tuple(map(understood.of, read_.launches)) if asked.command else None, list(told)
+    each = [lint(launch, around) for launch in launches]
+    told = dict.fromkeys(finding for findings in each for finding in findings)
+    seen = tuple(understood.of(launch, found) for launch, found in zip(read_.launches, each, strict=False))
+    return seen if asked.command else None, list(told)
 
 
-def _armed(catalog: Catalog, patches: tuple[Status, ...]) -> frozenset[str]:
-    acting = [status.id for status in patches if status.state is State.ARMED and not waits(status)]
-    return frozenset(failure for id_ in acting for failure in catalog.entries[id_].failures)
+def _ending(catalog: Catalog, patches: tuple[Status, ...]) -> dict[str, tuple[str, ...]]:
+    """The patches that will act here, by the failures they end."""
+    ending: dict[str, tuple[str, ...]] = {}
+    for status in patches:
+        if status.state is State.ARMED and not waits(status):
+            for failure in catalog.entries[status.id].failures:
+                ending[failure] = (*ending.get(failure, ()), status.id)
+    return ending
 
 
 def page(findings: Findings, say: Words, everything: bool = False) -> Page:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from vlmpatch.tools.lint import configuration, program
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.shell.script import Launch, Script, found
-from vlmpatch.tools.lint.unread import MISSING, Unread
+from vlmpatch.tools.lint.unread import MISSING, UNSAID, Unread
 
 _NO_TRAINING = re.compile(
     r"\b(?:swift (?:infer|deploy|rollout|export|eval|sample|app|web-ui|merge-lora)"
@@ -27,6 +27,7 @@ _OTHERWISE = re.compile(
     r"eval|infer|merge|convert|export|demo|serve|server|test|download|prepare|preprocess|generate|caption|vqa|chat",
     re.IGNORECASE,
 )
+_UNKNOWN = re.compile(r"\$(?:\w+|\{\w+\}|\(.*\))", re.DOTALL)
 FRAMEWORKS = ("swift", "llamafactory-cli", "trl", "axolotl")
 _TRAINING_FLAGS = frozenset({
     "deepspeed", "learning_rate", "per_device_train_batch_size", "num_train_epochs", "gradient_checkpointing",
@@ -73,10 +74,19 @@ def _config(launch: Launch) -> LaunchConfig:
             configuration.from_file(path, made)
         elif not before.startswith("--"):  # a flag's configuration is followed below
             made.problems.append(Unread(launch.where, MISSING, word))
+    made.problems += [Unread(launch.where, UNSAID, word) for word in _unsaid(words)]
     configuration.follow(made, launch.folder, 0)
     if made.program:
         program.read(made.program, launch.folder, made)
     return made
+
+
+def _unsaid(words: Sequence[str]) -> Iterator[str]:
+    """Words behind the program that stand for more of them, which the script does not say."""
+    begins = next((number for number, word in enumerate(words) if word.endswith(".py")), len(words))
+    for before, word in itertools.pairwise(words[begins:]):
+        if _UNKNOWN.fullmatch(word) and not before.startswith("--"):
+            yield word
 
 
 def _short(word: str) -> str:

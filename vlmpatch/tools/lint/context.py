@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 from vlmpatch.gate import versions
 from vlmpatch.tools.explain.diagnose import printable
+from vlmpatch.tools.findings import Finding
 from vlmpatch.tools.lint.launch_config import Option
 from vlmpatch.tools.lint.model import Model
 from vlmpatch.tools.view.language import Words
+
+_SHOWN = 3  # patches that a finding names
 
 
 class Around(NamedTuple):
@@ -19,13 +22,13 @@ class Around(NamedTuple):
     Attributes:
         model: the model, if one was given.
         installed: versions, by distribution.
-        armed: failures that a patch ends in this environment.
+        ending: the patches that act in this environment, by the failure that each ends.
         say: the language.
     """
 
     model: Model | None
     installed: Mapping[str, str | None]
-    armed: frozenset[str]
+    ending: Mapping[str, tuple[str, ...]]
     say: Words
 
 
@@ -40,18 +43,37 @@ def inside(around: Around, name: str, specifier: str) -> bool:
         return True
 
 
-def severity(around: Around, failure: str) -> str:
-    """A warning, unless a patch ends ``failure`` here."""
-    return "note" if failure in around.armed else "warning"
+def known(
+    around: Around,
+    code: str,
+    failure: str,
+    title: str,
+    evidence: str,
+    fix: str,
+    by: tuple[str, ...] | None = None,
+) -> Finding:
+    """A failure that is known to follow: a warning, or a note where a patch ends it here.
+
+    Args:
+        around: what acts here.
+        code: of the finding.
+        failure: that follows.
+        title: what it is.
+        evidence: what was seen.
+        fix: what ends it without vlmpatch.
+        by: the patches that end it in this case; all that end ``failure`` where nothing is given.
+    """
+    acting = {id_ for ids in around.ending.values() for id_ in ids}
+    patches = around.ending.get(failure, ()) if by is None else tuple(id_ for id_ in by if id_ in acting)
+    severity = "note" if patches else "warning"
+    said = ended(around, failure, patches) if patches else fix
+    return Finding(code, severity, title, evidence, said, link(failure), patches)
 
 
-def ended(around: Around, failure: str, fix: str) -> str:
-    """``fix``, unless a patch ends ``failure`` here."""
-    return (
-        around.say("nothing: vlmpatch ends this ({failure})", failure=failure)
-        if failure in around.armed
-        else fix
-    )
+def ended(around: Around, failure: str, patches: tuple[str, ...]) -> str:
+    """That nothing has to be done against ``failure``, and why."""
+    shown = ", ".join(patches[:_SHOWN]) + (" …" if len(patches) > _SHOWN else "")
+    return around.say("nothing: vlmpatch ends this ({failure}: {patches})", failure=failure, patches=shown)
 
 
 def quote(given: Option) -> str:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from vlmpatch.tools.lint.trainers import Outdated
 from vlmpatch.tools.lint.unread import Unread
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -54,6 +55,8 @@ class LaunchConfig:
         self.options: dict[str, Option] = {}
         self.programs: list[str] = []
         self.problems: list[Unread] = []
+        self.outdated: list[Outdated] = []  # what its own Trainer does not take
+        self.generates: bool | None = None  # whether its own Trainer calls generate(); None: not known
 
     def say(self, name: str, value: object, where: str) -> None:
         """Note that ``where`` sets ``name``."""
@@ -129,6 +132,28 @@ class LaunchConfig:
             return parts.value.lower() == "frozen" or "tower" not in f"{parts.name} {parts.value}"
         said = any(given.on for given in freezes) or any(given.off for given in tunes)
         return said or self.swift or self.llamafactory or "mm_vision_select_layer" in self.options
+
+    @property
+    def vision_lora(self) -> bool:
+        """Whether the vision tower is given adapters; it is where the launch does not say."""
+        if self.lora is None:
+            return False
+        if said := self._given(_VISION_LORA):
+            return any(given.on or (given.number or 0) > 0 for given in said)
+        if self.vision_frozen or self.swift or self.llamafactory:
+            return not self.vision_frozen
+        whole = any(given.off for given in self._given(_FREEZES)) or any(
+            given.on for given in self._given(_TUNES)
+        )
+        return not whole  # trained as it is, beside the adapters of the language model
+
+    @property
+    def frozen_in_graph(self) -> Option | None:
+        """What keeps parameters frozen that gradients pass through: adapters, or a frozen language model."""
+        if self.lora:
+            return self.lora
+        frozen = [given for given in self._given(_LLM_FREEZES) if given.on]
+        return next(iter([*frozen, *(given for given in self._given(_LLM_TUNES) if given.off)]), None)
 
     def _given(self, names: tuple[str, ...]) -> list[Option]:
         return [self.options[name] for name in names if name in self.options]
@@ -208,7 +233,8 @@ class LaunchConfig:
         count = each.number if each else None
         if included and ":" in included.value:
             count = included.value.count(",") + 1
-        return count and count * ((nodes.number if nodes else 1) or 1)
+        hosts = nodes.number if nodes else 1
+        return count * hosts if count and hosts else None
 
     @property
     def distributed(self) -> bool:
@@ -216,6 +242,11 @@ class LaunchConfig:
         if self.processes is not None:
             return self.processes > 1
         return self.launcher in ("torchrun", "deepspeed", "accelerate") or self.stage > 0
+
+    @property
+    def ddp(self) -> bool:
+        """Whether DDP alone reduces the gradients."""
+        return self.distributed and not self.deepspeed and not self.fsdp
 
     @property
     def deepspeed(self) -> bool:
@@ -258,6 +289,8 @@ _FREEZES = (
 _TUNES = (
     "tune_vision", "tune_vision_tower", "tune_mm_vision", "train_vision_encoder", "unfreeze_mm_vision_tower",
 )  # fmt: skip
+_LLM_FREEZES = ("freeze_llm", "freeze_language_model", "tune_mm_mlp_adapter")  # the last: it alone is trained
+_LLM_TUNES = ("tune_llm", "tune_mm_llm")
 _PARTS = ("tune_type_vision_tower", "mm_tunable_parts")
 _MODELS = (
     "model_name_or_path", "model", "model_id", "model_id_or_path", "model_path", "model_name", "base_model",

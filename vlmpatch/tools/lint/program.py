@@ -1,4 +1,4 @@
-"""``use_reentrant`` as the launched Python file says it; the file is parsed and never run."""
+"""What the launched Python file says of ``use_reentrant``, and of its Trainer; it is parsed and never run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from vlmpatch.support import files
+from vlmpatch.tools.lint import trainers
 from vlmpatch.tools.lint.launch_config import LaunchConfig
+from vlmpatch.tools.lint.modules import Module, parsed, reachable
 from vlmpatch.tools.lint.shell.script import found
 
-LARGEST = 1 << 20
 _SMALL = 4000  # characters of a file that only calls another's train()
 _KWARGS = "gradient_checkpointing_kwargs"
 
@@ -36,40 +36,31 @@ def name(words: Sequence[str]) -> str:
 
 
 def read(name: str, folder: str, launch: LaunchConfig) -> None:
-    """Note what the Python file ``name`` says, which overrules the command line."""
+    """Note what the Python file ``name`` says: ``use_reentrant``, over the command line, and its Trainer."""
     path = found(folder, name)
-    if path is None:
+    program = parsed(path) if path else None
+    if program is None:
         return
-    tree, text = _tree(path)
-    if tree is None:
-        return
-    if len(text) < _SMALL and _KWARGS not in text and (behind := _imported(tree, path)):
-        path, (tree, text) = behind, _tree(behind)
-    if tree is None or "use_reentrant" not in text:
-        return
+    if len(program.text) < _SMALL and _KWARGS not in program.text and (behind := _imported(program)):
+        program = parsed(behind) or program
     try:
-        said = list(_said(tree.body, launch))
+        said = list(_said(program.tree.body, launch)) if "use_reentrant" in program.text else []
+        modules = reachable(program, folder)
+        launch.outdated = trainers.outdated(modules, lambda test: _truth(test, launch))
+        launch.generates = trainers.generate(modules)
     except RecursionError:
         return
     for each in said[-1:]:
-        launch.overrule("use_reentrant", each.value, f"{os.path.basename(path)}:{each.line}")
+        launch.overrule("use_reentrant", each.value, f"{os.path.basename(program.path)}:{each.line}")
 
 
-def _tree(path: str) -> tuple[ast.Module | None, str]:
-    try:
-        text = files.read(path, LARGEST)
-        return ast.parse(text), text
-    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-        return None, ""
-
-
-def _imported(tree: ast.Module, path: str) -> str | None:
+def _imported(program: Module) -> str | None:
     """The file beside or above that a short program takes its ``train`` from."""
-    for node in ast.walk(tree):
+    for node in ast.walk(program.tree):
         if not isinstance(node, ast.ImportFrom) or not node.module or node.level:
             continue
         if any(name.name in ("train", "main") for name in node.names):
-            return found(os.path.dirname(path) or ".", node.module.replace(".", "/") + ".py")
+            return found(os.path.dirname(program.path) or ".", node.module.replace(".", "/") + ".py")
     return None
 
 

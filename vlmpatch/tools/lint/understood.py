@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from vlmpatch.tools.explain.diagnose import printable
+from vlmpatch.tools.findings import Finding
 from vlmpatch.tools.lint.launch_config import LaunchConfig, Option
 from vlmpatch.tools.view.language import Words
+
+UNREAD = "L00"
 
 
 class Understood(NamedTuple):
@@ -23,6 +28,10 @@ class Understood(NamedTuple):
         checkpointing: whether it is switched on.
         reentrant: what is said of ``use_reentrant``.
         model: its name.
+        notes: codes of what is worth knowing, and fails nothing.
+        wrong: codes of what is known to go wrong with it, bare.
+        ended: the patches that end it here, by code.
+        left: codes of what goes wrong nevertheless.
     """
 
     where: str
@@ -35,10 +44,14 @@ class Understood(NamedTuple):
     checkpointing: bool | None
     reentrant: bool | None
     model: str
+    notes: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    ended: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    left: tuple[str, ...] = ()
 
 
-def of(launch: LaunchConfig) -> Understood:
-    """What was understood of ``launch``."""
+def of(launch: LaunchConfig, findings: Sequence[Finding] = ()) -> Understood:
+    """What was understood of ``launch``, and what its ``findings`` come to."""
     given, model = launch.checkpointing, launch.model
     reentrant = True if launch.reentrant else False if launch.nonreentrant else None
     engines = {"DeepSpeed": launch.deepspeed, "FSDP": launch.fsdp, "DDP": launch.distributed}
@@ -53,7 +66,16 @@ def of(launch: LaunchConfig) -> Understood:
         checkpointing=_switch(given) if given else launch.checkpoints or None,
         reentrant=reentrant,
         model=_shown(model.value) if model else "",
+        **_verdict(findings),
     )
+
+
+def _verdict(findings: Sequence[Finding]) -> dict[str, Any]:
+    left = tuple(dict.fromkeys(each.code for each in findings if each.severity == "warning"))
+    left = tuple(code for code in left if code != UNREAD)
+    ended = {each.code: each.patches for each in findings if each.patches and each.code not in left}
+    notes = sorted({each.code for each in findings if each.severity == "note" and not each.patches})
+    return {"notes": tuple(notes), "wrong": tuple(sorted({*left, *ended})), "ended": ended, "left": left}
 
 
 def _switch(given: Option) -> bool | None:
@@ -69,6 +91,8 @@ def rows(seen: Understood, say: Words) -> list[tuple[str, str]]:
     unsaid = say("not said")
     stage = f"ZeRO-{seen.stage}" if seen.stage else say("ZeRO stage not said")
     engine = f"{seen.engine} {stage}" if seen.engine == "DeepSpeed" else seen.engine
+    if engine == "DDP":
+        engine = say("DDP, as nothing else is said")
     alone = say("one process") if seen.processes == 1 else unsaid
     reentrant = {None: "use_reentrant " + unsaid, True: "use_reentrant=True", False: "use_reentrant=False"}
     switched = {None: unsaid, True: say("on") + ", " + reentrant[seen.reentrant], False: say("off")}
@@ -79,4 +103,16 @@ def rows(seen: Understood, say: Words) -> list[tuple[str, str]]:
         (say("Tuning"), "LoRA" if seen.tuning else say("no LoRA asked for")),
         (say("Checkpointing"), switched[seen.checkpointing]),
         (say("Model"), seen.model or unsaid),
+        *_judged(seen, say),
     ]
+
+
+def _judged(seen: Understood, say: Words) -> list[tuple[str, str]]:
+    """What goes wrong without vlmpatch, what of it is ended here, and what is left."""
+    if not seen.wrong:
+        return [(say("Goes wrong"), say("nothing known"))]
+    ended = "; ".join(f"{code}: {', '.join(patches[:3])}" for code, patches in seen.ended.items())
+    judged = [(say("Goes wrong"), ", ".join(seen.wrong))]
+    if ended:
+        judged += [(say("Ended by"), ended), (say("Left"), ", ".join(seen.left) or say("nothing known"))]
+    return judged

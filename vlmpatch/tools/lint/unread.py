@@ -7,6 +7,7 @@ from typing import NamedTuple
 from vlmpatch.tools.view.language import Words
 
 MISSING = "{about} is not there"
+UNSAID = "what {about} holds is not said here"
 TOO_MUCH = "this fills in more than is read"
 QUOTE = "No closing quotation"
 BRACKET = "No closing bracket"
@@ -14,7 +15,7 @@ NO_YAML = "cannot be read without PyYAML (pip install pyyaml)"
 NO_SETTINGS = "holds no settings"
 NO_FILE = "is no regular file"
 ALIASES = "its aliases make it too large"
-SENTENCES = (MISSING, TOO_MUCH, QUOTE, BRACKET, NO_YAML, NO_SETTINGS, NO_FILE, ALIASES)
+SENTENCES = (MISSING, UNSAID, TOO_MUCH, QUOTE, BRACKET, NO_YAML, NO_SETTINGS, NO_FILE, ALIASES)
 
 
 class Unread(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, ended, link, quote, severity
+from vlmpatch.tools.lint.context import Around, known, quote
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
@@ -22,5 +22,4 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         wanted=wanted,
         size=size,
     )
-    fix = ended(around, failure, f'"vision_batch_size": {wanted}')
-    yield Finding("L03", severity(around, failure), title, quote(most), fix, link(failure))
+    yield known(around, "L03", failure, title, quote(most), f'"vision_batch_size": {wanted}')

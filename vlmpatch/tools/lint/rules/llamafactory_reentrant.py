@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, ended, link, severity
+from vlmpatch.tools.lint.context import Around, known
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
@@ -15,5 +15,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
     if trains and launch.get("use_reentrant_gc") is None and launch.stage != 3:
         failure = "F1" if launch.stage else "F3"
         title = around.say("LLaMA-Factory fills in use_reentrant_gc: true where nothing is said.")
-        fix = ended(around, failure, "use_reentrant_gc: false")
-        yield Finding("L14", severity(around, failure), title, "", fix, link(failure))
+        by = ("llamafactory-forced-reentrant",)
+        yield known(around, "L14", failure, title, "", "use_reentrant_gc: false", by)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, ended, inside, link, quote, severity
+from vlmpatch.tools.lint.context import Around, inside, known, quote
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
@@ -19,5 +19,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
             if offloaded
             else "Only the last micro-batch of each step counts, without an error."
         )
-        fix = ended(around, "F18", "pip install 'deepspeed>=0.19.8'")
-        yield Finding("L11", severity(around, "F18"), title, quote(given), fix, link("F18"))
+        by = ("zero2-offload-lost-micro-batches" if offloaded else "zero2-lost-micro-batches",)
+        yield known(around, "L11", "F18", title, quote(given), "pip install 'deepspeed>=0.19.8'", by)

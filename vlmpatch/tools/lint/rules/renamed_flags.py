@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, inside, link, quote, severity, written
+from vlmpatch.tools.lint.context import Around, inside, known, quote, written
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 _RENAMED = {
@@ -22,4 +22,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         if given and inside(around, "transformers", f">={since}.dev0"):
             title = around.say("--{old} is gone from transformers {since} on.", old=old, since=since)
             fix = written(given, new, given.value)
-            yield Finding("L10", severity(around, "D"), title, quote(given), fix, link("D"))
+            by = ("renamed-training-flags",) if launch.minicpmv else ()
+            yield known(around, "L10", "D", title, quote(given), fix, by)

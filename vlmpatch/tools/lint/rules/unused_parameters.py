@@ -11,7 +11,7 @@ from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
     given = launch.get("ddp_find_unused_parameters")
-    if given and given.on and launch.stage == 0 and "F3" in around.armed:
+    if given and given.on and launch.stage == 0 and "F3" in around.ending:
         title = around.say("Looking for unused parameters costs time every step.")
         fix = around.say("leave it out, unless a part of the model is never used")
         yield Finding("L07", "note", title, quote(given), fix, link("F19"))

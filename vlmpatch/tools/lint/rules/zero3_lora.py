@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vlmpatch.tools.findings import Finding
-from vlmpatch.tools.lint.context import Around, ended, inside, link, quote, severity
+from vlmpatch.tools.lint.context import Around, inside, known, quote
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 
 def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
-    lora, checkpointing = launch.lora, launch.checkpointing
-    if launch.stage != 3 or lora is None or launch.reentrant or (checkpointing and checkpointing.off):
+    frozen, checkpointing = launch.frozen_in_graph, launch.checkpointing
+    if launch.stage != 3 or frozen is None or launch.reentrant or (checkpointing and checkpointing.off):
         return
     if not _nonreentrant(launch, around):
         return
     if not inside(around, "deepspeed", "<0.19.3.dev0") or not inside(around, "torch", ">=2.5.0.dev0"):
         return
-    title = around.say("LoRA with checkpointing under ZeRO-3 ends in a CheckpointError.")
-    fix = ended(around, "F4", "pip install 'deepspeed>=0.19.3'")
-    yield Finding("L02", severity(around, "F4"), title, quote(lora), fix, link("F4"))
+    title = around.say("Frozen parameters with checkpointing under ZeRO-3 end in a CheckpointError.")
+    by = ("zero3-recompute-release",)
+    yield known(around, "L02", "F4", title, quote(frozen), "pip install 'deepspeed>=0.19.3'", by)
 
 
 def _nonreentrant(launch: LaunchConfig, around: Around) -> bool:

@@ -40,6 +40,7 @@ _OPENS, _CLOSES = (
 )
 _RESERVED = _OPENS | _CLOSES | {"then", "else", "elif", "do", "!", "time"}
 _SCRIPT = (".sh", ".bash", ".slurm", ".sbatch")
+_NODES = re.compile(r"^#SBATCH[ \t]+(?:--nodes|-N)[= \t](\d{1,4})\b", re.MULTILINE)
 _PYTHON = re.compile(r"python[0-9.]*")
 
 
@@ -171,12 +172,17 @@ class Script:
             self._launch((*before, *words), where)
         elif name in _BEFORE or words[0].startswith("$"):
             self._behind(words, before, place, where)
-        elif name == "cd" and len(words) > 1 and os.path.isdir(os.path.join(self._folder, words[1])):
-            self._folder = os.path.normpath(os.path.join(self._folder, words[1]))
+        elif name == "cd" and len(words) > 1:
+            self._enter(words[1])
         elif name in ("set", "shift"):
             self._shifted(words)
         elif name == "for" and len(words) > 3:
             self._variables.assign(words[1], words[3:4], more=False, array=False)
+
+    def _enter(self, folder: str) -> None:
+        path = found(self._folder, folder)
+        if path is not None and os.path.isdir(path):
+            self._folder = os.path.normpath(path)
 
     def _shifted(self, words: list[str]) -> None:
         if words[0] == "shift":
@@ -239,6 +245,9 @@ class Script:
         kept = self._folder, self._variables.folder, self._variables.arguments
         self._folder = self._variables.folder = os.path.dirname(path) or "."
         self._variables.arguments = arguments
+        if nodes := _NODES.search(text):
+            for name_ in ("SLURM_NNODES", "SLURM_JOB_NUM_NODES"):
+                self._variables.assign(name_, [nodes[1]], more=False, array=False)
         self._text(text, _Place(os.path.basename(path), True, place.depth + 1))
         self._folder, self._variables.folder, self._variables.arguments = kept
 

@@ -130,7 +130,7 @@ class Variables:
         if whole in ("$(pwd)", "`pwd`"):
             return ["."]
         if match := _OWN_FOLDER.search(whole):
-            return [os.path.normpath(self.folder + match[1])]
+            return [os.path.abspath(self.folder + match[1])]
         return None
 
     def _inner(self, text: str, depth: int) -> str:

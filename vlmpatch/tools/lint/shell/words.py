@@ -14,6 +14,7 @@ from vlmpatch.tools.lint import unread
 _BLANK = re.compile(r"(?:[ \t\r\f\v]|\\\n)+")
 _COMMENT = re.compile(r"#[^\n]*")
 _OPERATOR = re.compile(r"[0-9]*(?:<<<|<<-?|>>|[<>]&|<>|>\||[<>])|&>>?|\n|;;&?|;&|;|&&|\|\||\|&|&|\||[()]")
+_BLANK_TO_FILL = re.compile(r"<[A-Za-z][\w./-]*>(?=\s|$)")  # <PATH-TO-MODEL>, as examples have it
 _PLAIN = re.compile(r"[^ \t\r\f\v\n\\\"'`$<>|&;()]+")
 _ARRAY = re.compile(r"[A-Za-z_]\w*\+?=")
 _SPECIAL = re.compile(r"\\.|\$\(|\$\{|[\"'`()}]", re.DOTALL)
@@ -88,6 +89,9 @@ class Lexer:
         self._pass(_COMMENT)
         if self.at >= len(self.text):
             return None
+        if match := _BLANK_TO_FILL.match(self.text, self.at):
+            self._to(match.end())
+            return Token(self.line, "", (Part(match[0], "'"),))
         if match := _OPERATOR.match(self.text, self.at):
             token = Token(self.line, match[0].lstrip("0123456789"))
             self._to(match.end())
