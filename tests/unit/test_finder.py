@@ -302,7 +302,7 @@ def test_removed_it_watches_nothing_and_is_on_the_path_no_more(world: World, hoo
     world.package("target")
     seen: list[ModuleType] = []
     hooks.watch("target", seen.append)
-    hooks.watch("tar*", seen.append)
+    hooks.watch("targe*", seen.append)
     hooks.remove()
     assert hooks not in sys.meta_path
     importlib.import_module("target")
