@@ -53,6 +53,7 @@ class Meter:
         return {
             "calls": self.calls,
             "elements": self.elements,
+            "total": self.total,
             "peak": self.peak,
             "seconds": seconds,
             "left": self.left(),

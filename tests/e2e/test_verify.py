@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,17 +13,20 @@ from tests.lab.launch import Finished
 
 STACK = "tf457-ds0182"
 SHM = Path("/dev/shm")
+VERIFY = "python -m vlmpatch verify --only zero3-modules-to-save --device cpu"
 OTHERS = ("torch241", "torch2150", "tf523-ds0198", "torch212")
 
 
-def verify(stack: str, tmp_path: Path, *words: str, **environ: str) -> Finished:
+def verify(
+    stack: str, tmp_path: Path, *words: str, command: tuple[str, ...] = (), **environ: str
+) -> Finished:
     made = envs.read_stacks()[stack]
     envs.make(made)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     before = {path.name for path in SHM.iterdir()}
-    command = ["python", "-m", "vlmpatch", "verify", *words]
-    finished = launch.run(made, command, limit=400, env={"TMPDIR": str(scratch), "LANG": "C", **environ})
+    started = command or ("python", "-m", "vlmpatch", "verify", *words)
+    finished = launch.run(made, started, limit=400, env={"TMPDIR": str(scratch), "LANG": "C", **environ})
     assert not finished.left, str(finished)
     assert not list(scratch.iterdir()), f"left: {list(scratch.iterdir())}"
     ours = [path for path in SHM.iterdir() if path.name not in before and "deepspeed" in path.name]
@@ -45,6 +49,29 @@ def test_a_patch_that_is_off_does_not_pass(tmp_path: Path) -> None:
     assert finished.rc == 1, str(finished)
     assert re.search(rf"^NO +{patch}$", finished.output, re.M)
     assert "0 of 1 runs" in finished.output
+
+
+@pytest.mark.slow
+def test_sigterm_in_the_middle_of_a_run(tmp_path: Path) -> None:
+    """``verify`` here finds whatever is left, process or file."""
+    script = f"{VERIFY} & until ls $TMPDIR/*/bare/*/rank0.log; do sleep 0.1; done; kill $!; wait $!"
+    finished = verify(STACK, tmp_path, command=("sh", "-c", script))
+    assert finished.rc == 128 + signal.SIGTERM, str(finished)
+
+
+@pytest.mark.slow
+def test_a_disk_that_runs_full(tmp_path: Path) -> None:
+    """A file system of 14 MiB; something else takes what is left of it while the runs are on."""
+    small = tmp_path / "small"
+    small.mkdir()
+    script = (
+        f"mount -t tmpfs -o size=14m small {small}; export TMPDIR={small}; {VERIFY} & "
+        f"until ls {small}/*/bare/*/rank0.log; do sleep 0.1; done; cat /dev/zero > {small}/fill; wait $!"
+    )
+    command = ("unshare", "--map-root-user", "--mount", "sh", "-c", script)
+    finished = verify(STACK, tmp_path, command=command)
+    assert finished.rc == 3, str(finished)
+    assert f"{small} is full: 0 MiB are left" in finished.output
 
 
 @pytest.mark.slow

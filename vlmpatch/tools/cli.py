@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command.
 
     Returns:
-        The exit code: 0 fine, 1 something was found, 2 the command line is wrong.
+        The exit code: 0 fine, 1 something was found, 2 the command line is wrong, 3 the disk is full.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     say = Words(_language(given) or language(os.environ))
@@ -51,9 +51,9 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
         looked = Asked(asked.model or "", asked.ds_config or "", asked.command or "")
         return doctor(catalog, looked, say, asked.view, asked.strict)
     if asked.verb == "verify":
-        from vlmpatch.tools.verify import verify
+        from vlmpatch.tools.verify.verify import verify
 
-        return verify(catalog, say, asked.only, asked.device)
+        return verify(catalog, say, asked.only, asked.device, asked.json)
     if asked.verb == "lock":
         from vlmpatch.tools import lock
 
@@ -118,6 +118,7 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     )
     where = say("the GPUs where there are two, else the CPU, if not given")
     verify.add_argument("--device", choices=("cpu", "cuda"), default="", help=where)
+    verify.add_argument("--json", action="store_true", help=say("as data"))
     run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
     run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
     _lock(verb("lock", "write down what is applied here, or say what an upgrade changes of it", _LOCK), say)
