@@ -1,47 +1,66 @@
-"""``python -m vlmpatch retire``: which patches would go with which upgrade, from the catalog's own bounds."""
+"""``python -m vlmpatch retire``: which patches that act here would go with which upgrade, by the catalog's bounds."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-from vlmpatch.catalog.model import Catalog, Entry
+from vlmpatch.catalog.model import Catalog, Entry, State
 from vlmpatch.gate import versions
-from vlmpatch.tools.doctor import verified
+from vlmpatch.tools.doctor import doctor, verified
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
+SCHEMA = 1  # of --json
 _UPPER = re.compile(r"<\s*(\d[\w.]*?)(?:\.dev0)?\s*(?:,|$)")
 
 
 class Upgrade(NamedTuple):
-    """``package`` at ``version`` ends ``patches``.
-
-    ``installed`` is what is here, ``done`` whether it has come so far. A version nobody has ``seen`` is how
-    far the patches are known to be needed, not a release that mends anything.
-    """
+    """``package`` at ``version`` ends ``patches``; ``installed`` is what is here."""
 
     package: str
     version: str
     patches: tuple[str, ...]
-    installed: str | None
-    done: bool
-    seen: bool
+    installed: str
 
 
-def upgrades(catalog: Catalog) -> list[Upgrade]:
-    """Every upper bound of the catalog, by package and version."""
-    ends: dict[tuple[str, str], list[str]] = {}
-    for entry in catalog.entries.values():
-        for bound in bounds(entry):
-            ends.setdefault(bound, []).append(entry.id)
+class Retirement(NamedTuple):
+    """What becomes of the patches.
+
+    Attributes:
+        upgrades: what ends patches that are needed with what is installed.
+        unended: patches needed here that no release ends.
+        spare: patches that have nothing to do with what is installed: ended by it, or never for it.
+    """
+
+    upgrades: tuple[Upgrade, ...]
+    unended: tuple[str, ...]
+    spare: tuple[str, ...]
+
+
+def retirement(catalog: Catalog) -> Retirement:
+    """Hold the bounds of every patch that is needed here against what is installed."""
+    spare = [status.id for status in doctor.examine(catalog).patches if status.state is State.NOT_NEEDED]
     newest = _newest()
+    ends: dict[tuple[str, str], list[str]] = {}
+    unended = []
+    for entry in catalog.entries.values():
+        if entry.id in spare:
+            continue
+        released = [bound for bound in bounds(entry) if _is_release(*bound, newest)]
+        for bound in released:
+            ends.setdefault(bound, []).append(entry.id)
+        if not released:
+            unended.append(entry.id)
+    return Retirement(tuple(_upgrades(ends, catalog)), tuple(unended), tuple(spare))
+
+
+def _upgrades(ends: dict[tuple[str, str], list[str]], catalog: Catalog) -> list[Upgrade]:
     found = []
     for (package, version), ids in ends.items():
         here = versions.installed(package, catalog.modules.get(package, package)).version
-        seen = _reached(newest.get(package), version) or _reached(here, version)
-        found.append(Upgrade(package, version, tuple(ids), here, _reached(here, version), seen))
-    return sorted(found, key=lambda upgrade: (not upgrade.seen, upgrade.package, _order(upgrade.version)))
+        found.append(Upgrade(package, version, tuple(ids), here or ""))
+    return sorted(found, key=lambda upgrade: (upgrade.package, _order(upgrade.version)))
 
 
 def bounds(entry: Entry) -> list[tuple[str, str]]:
@@ -50,7 +69,17 @@ def bounds(entry: Entry) -> list[tuple[str, str]]:
     return [(package, match[1]) for package, match in found if match]
 
 
+def _is_release(package: str, version: str, newest: dict[str, str]) -> bool:
+    """Whether a bound is a release that mends the bug, and not how far the patch is known to be needed.
+
+    An open gate ends at a major version that is still to come.
+    """
+    major = not any(_order(version)[1:])
+    return not major or _order(newest.get(package, "0")) >= _order(version)
+
+
 def _newest() -> dict[str, str]:
+    """The newest version of each package that the matrix has seen."""
     newest: dict[str, str] = {}
     for proofs in verified.proofs().values():
         for proof in proofs:
@@ -64,19 +93,13 @@ def _order(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
-def _reached(here: str | None, version: str) -> bool:
-    try:
-        return here is not None and versions.satisfies(here, f">={version}.dev0")
-    except ValueError:
-        return False
-
-
 def page(catalog: Catalog, say: Words) -> Page:
     """What goes with which upgrade, and what stays for lack of a release that mends it."""
     made = Page()
-    found = upgrades(catalog)
-    made.add(say("What an upgrade would end"), "head")
-    for upgrade in (each for each in found if each.seen):
+    found = retirement(catalog)
+    if found.upgrades:
+        made.add(say("What an upgrade would end"), "head")
+    for upgrade in found.upgrades:
         made.add()
         line = say(
             "{package} {version} ends {count} of them",
@@ -84,24 +107,24 @@ def page(catalog: Catalog, say: Words) -> Page:
             version=upgrade.version,
             count=len(upgrade.patches),
         )
-        here = say("not installed here")
-        if upgrade.installed:
-            here = say("here: {version}", version=upgrade.installed)
-        made.add(f"{line} ({here})", "good" if upgrade.done else "head")
+        made.add(f"{line} ({say('here: {version}', version=upgrade.installed)})", "head")
         for id_ in upgrade.patches:
             made.add(f"  {id_}")
-    made.add()
-    made.add(say("No release ends these yet"), "head")
-    ending = {id_ for upgrade in found if upgrade.seen for id_ in upgrade.patches}
-    for id_ in catalog.entries:
-        if id_ not in ending:
-            made.add(f"  {id_}")
+    if found.upgrades and found.unended:
+        made.add()
+    if found.unended:
+        made.add(say("No release ends these yet"), "head")
+    for id_ in found.unended:
+        made.add(f"  {id_}")
+    if found.upgrades or found.unended:
+        made.add()
+    sentence = "{count} patches have nothing to do here; `python -m vlmpatch doctor --all` says why of each."
+    made.add(say(sentence, count=len(found.spare)), "dim")
     return made
 
 
 def data(catalog: Catalog) -> dict[str, object]:
     """The same for ``--json``."""
-    found = upgrades(catalog)
-    bounded = {id_ for upgrade in found if upgrade.seen for id_ in upgrade.patches}
-    rest = [id_ for id_ in catalog.entries if id_ not in bounded]
-    return {"schema": 1, "upgrades": [upgrade._asdict() for upgrade in found], "unbounded": rest}
+    found = retirement(catalog)
+    upgrades = [upgrade._asdict() for upgrade in found.upgrades]
+    return {"schema": SCHEMA, "upgrades": upgrades, "unended": found.unended, "spare": found.spare}
