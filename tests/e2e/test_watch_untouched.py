@@ -19,6 +19,21 @@ COMPARED = (
     *("writes_into_its_batch", "accumulation", "generate_in_a_callback"),
 )
 SINGLE = (*COMPARED, "iterator")
+# What is said of each besides, or instead.
+PARTS = {
+    "tower_is_trained": r"\(vision tower 4 trained, 0 frozen; projector 2 trained, 0 frozen; .*, all reached",
+    "tower_is_frozen": r"parameters \(vision tower 0 trained, 4 frozen; .*\), all reached",
+    "tower_without_a_graph": r"4 of .*: vision_tower.* cause: the vision tower runs under torch.no_grad\(\)",
+    "tower_switches_off": r"4 of .*: vision_tower.* cause: the vision tower runs under torch.no_grad\(\)",
+    "tower_is_not_called": r"4 of .*: vision_tower.* cause: the vision tower was never called",
+    "adapters": r"\(vision tower 2 trained, 4 frozen; projector 0 .*adapters'\), all reached",
+    "adapters_by_a_pattern": r"\(vision tower 0 trained, 4 frozen; .*adapters'\), all reached",
+    "adapters_frozen_afterwards": r"^2 parameters of the adapter in the vision tower are frozen, all",
+    "pattern_in_a_list": r"^the LoRA's target 'vision_tower.\*fc1' names the vision tower, of which",
+    "unfrozen_before": r"^get_peft_model froze 2 parameters again .*: multi_modal_projector.weight, ",
+    "unfrozen_and_saved": r"projector 2 trained, 2 frozen; .*, all reached",
+}
+ALONE = (*SINGLE, *PARTS)
 TOGETHER = ("plain", "evaluation_on_one_rank", "communicates")
 APART = ("independent", "on_rank_0_alone")
 Job = Callable[..., Finished]
@@ -49,6 +64,16 @@ def said(finished: Finished) -> list[str]:
     return re.findall(r"vlmpatch watch: (.*)$", finished.output, re.M)
 
 
+def by_program(finished: Finished) -> dict[str, list[str]]:
+    """What the watch said of each, where one comes after the other."""
+    pieces = re.split(r"^\[(\w+) 0\] is over$", finished.output, flags=re.M)
+    names, texts = pieces[1::2], pieces[0::2]
+    return {
+        name: re.findall(r"vlmpatch watch: (.*)$", text, re.M)
+        for name, text in zip(names, texts, strict=False)
+    }
+
+
 def check_same(job: Job, stack: str, world: int, programs: tuple[str, ...]) -> None:
     plain, watched = (job(stack, world, programs, watch) for watch in "01")
     assert said(plain) == []
@@ -58,7 +83,18 @@ def check_same(job: Job, stack: str, world: int, programs: tuple[str, ...]) -> N
 
 
 def test_alone_in_its_process(job: Job) -> None:
-    check_same(job, STACK, 1, SINGLE)
+    check_same(job, STACK, 1, ALONE)
+
+
+def test_parts_of_a_model(job: Job) -> None:
+    """What is trained of each is counted; where one is frozen or left out by mistake, it is named."""
+    lines = by_program(job(STACK, 1, ALONE, "1"))
+    for program, wanted in PARTS.items():
+        said = lines[program]
+        assert any(re.search(wanted, line) for line in said), f"{program}: {said}"
+        well = "all reached" in wanted
+        assert len(said) == 1 if well else not any("all reached" in line for line in said), program
+        assert well or re.search(r"^of the parameters: vision tower \d", said[-1]), program
 
 
 @pytest.mark.parametrize("programs", [TOGETHER, APART], ids=["together", "apart"])
@@ -67,9 +103,11 @@ def test_on_two_ranks(programs: tuple[str, ...], job: Job) -> None:
 
 
 def test_what_can_be_undone_is_compared_and_found_right(job: Job) -> None:
-    lines = dict(zip(SINGLE, said(job(STACK, 1, SINGLE, "1")), strict=True))
-    assert all(re.search("all reached; loss .* as with checkpointing off$", lines[each]) for each in COMPARED)
-    assert re.search("not compared .*: the model holds an iterator", lines["iterator"])
+    lines = by_program(job(STACK, 1, ALONE, "1"))
+    for program in COMPARED:
+        (line,) = lines[program]
+        assert re.search("all reached; loss .* as with checkpointing off$", line)
+    assert re.search("not compared .*: the model holds an iterator", lines["iterator"][0])
 
 
 def test_a_forward_that_communicates_is_not_made_once_more(job: Job) -> None:
@@ -98,6 +136,6 @@ def test_one_rank_is_watched_and_the_other_is_not(job: Job) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", OTHERS)
 def test_the_same_on_other_stacks(stack: str, job: Job) -> None:
-    check_same(job, stack, 1, SINGLE)
+    check_same(job, stack, 1, ALONE)
     check_same(job, stack, 2, TOGETHER)
     check_same(job, stack, 2, APART)

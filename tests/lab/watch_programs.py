@@ -174,13 +174,18 @@ def rows(count: int = 16, seed: int = 1) -> list[dict[str, Any]]:
 
 
 def trained(
-    cls: Any = LlamaForCausalLM, callbacks: Any = None, seed: int = 1, checkpointing: bool = True, **more: Any
+    cls: Any = LlamaForCausalLM,
+    callbacks: Any = None,
+    seed: int = 1,
+    checkpointing: bool = True,
+    prepare: Any = None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Everything that is left after four steps: weights, buffers, losses, random states."""
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
-    model = llama(cls)
+    model = prepare(llama(cls)) if prepare else llama(cls)
     arguments: dict[str, Any] = {"max_steps": 4, "per_device_train_batch_size": 2, **more}
     args = TrainingArguments(
         output_dir=tempfile.mkdtemp(),
@@ -202,6 +207,73 @@ def trained(
         "hooked": [vars(model).get("hooked"), getattr(vars(model).get("state"), "number", None)],
         "random": [digest(torch.get_rng_state()), random.random(), float(np.random.rand())],
     }
+
+
+class Seeing(Forward):
+    """Has a tower that sees the embeddings, and a projector."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vision_tower = Tower()
+        self.multi_modal_projector = torch.nn.Linear(16, 16)
+
+    def change(self, embeddings: Any) -> Any:
+        return embeddings + self.multi_modal_projector(self.see(embeddings.detach()))
+
+    def see(self, images: Any) -> Any:
+        return self.vision_tower(images)
+
+
+class Tower(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+
+    def forward(self, images: Any) -> Any:
+        return self.fc2(self.fc1(images).relu())
+
+
+class SeeingWithoutAGraph(Seeing):
+    def see(self, images: Any) -> Any:
+        with torch.no_grad():
+            return super().see(images)
+
+
+class Blind(Seeing):
+    """Features were computed beforehand."""
+
+    def see(self, images: Any) -> Any:
+        return torch.ones_like(images)
+
+
+def switched_off(model: Any) -> Any:
+    """A tower whose own ``forward`` was written when it was to stay frozen."""
+    model.vision_tower.forward = torch.no_grad()(model.vision_tower.forward)
+    return model
+
+
+def frozen_tower(model: Any) -> Any:
+    model.vision_tower.requires_grad_(False)
+    return model
+
+
+def adapted(model: Any, targets: Any = ("q_proj", "fc1"), **more: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(r=2, target_modules=targets if isinstance(targets, str) else list(targets), **more)
+    return get_peft_model(model, config)
+
+
+def frozen_afterwards(model: Any) -> Any:
+    made = adapted(model)
+    frozen_tower(made.base_model.model)
+    return made
+
+
+def unfrozen_before(model: Any, **more: Any) -> Any:
+    model.requires_grad_(False)
+    model.multi_modal_projector.requires_grad_(True)
+    return adapted(model, **more)
 
 
 def digest(value: Any) -> str:
@@ -249,6 +321,23 @@ PROGRAMS = {
     "writes_into_its_batch": lambda: trained(MasksItsLabels),
     "accumulation": lambda: trained(Normalised, gradient_accumulation_steps=2),
     "generate_in_a_callback": lambda: trained(Normalised, callbacks=[Generates()]),
+    "tower_is_trained": lambda: trained(Seeing),
+    "tower_is_frozen": lambda: trained(Seeing, prepare=frozen_tower),
+    "tower_without_a_graph": lambda: trained(SeeingWithoutAGraph),
+    "tower_switches_off": lambda: trained(Seeing, prepare=switched_off, checkpointing=False),
+    "tower_is_not_called": lambda: trained(Blind),
+    "adapters": lambda: trained(Seeing, prepare=adapted),
+    "adapters_by_a_pattern": lambda: trained(
+        Seeing, prepare=lambda model: adapted(model, r"(?!.*vision_tower).*_proj")
+    ),
+    "adapters_frozen_afterwards": lambda: trained(Seeing, prepare=frozen_afterwards),
+    "pattern_in_a_list": lambda: trained(
+        Seeing, prepare=lambda model: adapted(model, ("q_proj", "vision_tower.*fc1"))
+    ),
+    "unfrozen_before": lambda: trained(Seeing, prepare=unfrozen_before),
+    "unfrozen_and_saved": lambda: trained(
+        Seeing, prepare=lambda model: unfrozen_before(model, modules_to_save=["multi_modal_projector"])
+    ),
     "independent": independent,
     "on_rank_0_alone": on_rank_0_alone,
     "watched_on_one_rank": watched_on_one_rank,

@@ -1,4 +1,4 @@
-"""``python -m vlmpatch retire``: which patches that act here would go with which upgrade, by the catalog's bounds."""
+"""``python -m vlmpatch retire``: which patches that act here would go with which upgrade."""
 
 from __future__ import annotations
 

@@ -23,7 +23,22 @@ CUT = (
     "use_reentrant=True cuts the graph where nothing that goes in requires a gradient, as the vision tower's "
     "input; use_reentrant=False ends it (`python -m vlmpatch explain F5`). Or no batch had an image"
 )
-UNUSED = "no batch used them: text without images, or a layer whose output the model does not read"
+UNUSED = (
+    "no batch used them: text without images, or a layer whose output the model does not read, or detaches"
+)
+NO_GRAPH = (
+    "the {part} runs under torch.no_grad(), around it or in its own forward, as code does that means it to "
+    "stay frozen"
+)
+NOT_CALLED = "the {part} was never called: no batch had an image, or its features were computed beforehand"
+IDLE_ADAPTERS = "they were frozen after the adapter was made: what freezes a part comes before get_peft_model"
+NOT_TARGETED = (
+    "no module has that name: an entry of a list is the end of a module's name, and only a single string is "
+    "a pattern; or the part was frozen afterwards"
+)
+REFROZEN = (
+    "it freezes all that is no adapter: name their modules in modules_to_save, or unfreeze them after it"
+)
 
 
 class SilentFailure(NamedTuple):

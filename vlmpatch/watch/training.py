@@ -6,9 +6,10 @@
 
 Three things are looked at: every trainable parameter is reached by the backward; the ranks hold the same
 parameters after the optimizer's step; loss and gradients of the first batch are those of the same batch
-with checkpointing off. What is found is a warning with names and the likely cause; nothing is ended and
-nothing is changed: the extra forward leaves everything as it was (``untouched``), or is not made. After the
-last watched step all hooks are gone.
+with checkpointing off. How many parameters of each part of the model are trained is said with the result,
+and where a part was meant to be trained and is frozen. What is found is a warning with names and the likely
+cause; nothing is ended and nothing is changed: the extra forward leaves everything as it was (``untouched``),
+or is not made. After the last watched step all hooks are gone.
 
 Ranks are compared where a wrapper of this very model keeps them alike and each of them holds it whole (DDP,
 ZeRO-1 and 2), over the job's store, and none is waited for (``exchange``). Under ZeRO-3 every value exists
@@ -22,6 +23,7 @@ import atexit
 import sys
 from typing import TYPE_CHECKING, Any
 
+from vlmpatch.watch.refrozen import History, chosen
 from vlmpatch.watch.verdict import Verdict, conclude, several, tell
 from vlmpatch.watch.watcher import STEPS, Watcher
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from vlmpatch.journal.journal import Journal
 
 TARGET = "transformers.trainer_callback"
+PEFT = "peft.peft_model"
 
 
 def arm(hooks: Hooks, journal: Journal, steps: int = STEPS) -> None:
@@ -41,17 +44,28 @@ def arm(hooks: Hooks, journal: Journal, steps: int = STEPS) -> None:
         steps: how many optimizer steps each Trainer is watched for.
     """
 
+    history = History()
+
+    def on_peft(module: Any) -> None:
+        def build(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
+            kept = chosen(args[0] if args else kwargs.get("model"))
+            original(self, *args, **kwargs)
+            history.keep(self, kept)
+
+        journal.wrap("watch", module.PeftModel, "__init__", build)
+
     def on_target(module: Any) -> None:
         made = sys.modules[__name__].WatchCallback
 
         def build(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             if not any(isinstance(callback, made) for callback in self.callbacks):
-                self.callbacks.append(made(steps))
+                self.callbacks.append(made(steps, history))
 
         journal.wrap("watch", module.CallbackHandler, "__init__", build)
 
     hooks.watch(TARGET, on_target)
+    hooks.watch(PEFT, on_peft)
 
 
 def __getattr__(name: str) -> Any:
@@ -65,10 +79,12 @@ def __getattr__(name: str) -> Any:
 
         Args:
             steps: how many optimizer steps.
+            history: what was chosen to be trained before PEFT had the model; known under VLMPATCH_WATCH.
         """
 
-        def __init__(self, steps: int = STEPS) -> None:
+        def __init__(self, steps: int = STEPS, history: History | None = None) -> None:
             self.steps = steps
+            self.history = history
             self.watcher: Watcher | None = None
             self.verdict: Verdict | None = None  # for which some rank has not yet come
 
@@ -79,7 +95,7 @@ def __getattr__(name: str) -> Any:
             if getattr(args, "fsdp", None):
                 tell("parameters are sharded by FSDP: not watched", everywhere=several())
             elif model is not None:
-                self.watcher = Watcher(model, self.steps)
+                self.watcher = Watcher(model, self.steps, self.history)
 
         def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             """A micro-batch within an accumulation is over."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 
+from vlmpatch.watch.parts import counted
 from vlmpatch.watch.watcher import Report, Watcher
 
 
@@ -56,9 +57,12 @@ class Verdict:
         for finding in findings:
             tell(str(finding), everywhere)
         if not findings and all(report.well for report in reports):
-            looked = f"{watcher.steps} steps, {len(watcher.trained)} trainable parameters, all reached"
+            trained = f"{len(watcher.trained)} trainable parameters ({counted(watcher.parts)})"
+            looked = f"{watcher.steps} steps, {trained}, all reached"
             agree = ["the ranks agree"] if len(reports) > 1 and not watcher.partitioned else []
             tell("; ".join([looked, *agree, *watcher.remarks]), everywhere)
+        elif findings:
+            tell(f"of the parameters: {counted(watcher.parts)}", everywhere)
 
 
 def tell(text: str, everywhere: bool = False) -> None:

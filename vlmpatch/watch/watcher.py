@@ -5,10 +5,20 @@ from __future__ import annotations
 import zlib
 from typing import Any, NamedTuple
 
+from vlmpatch.watch.calls import Calls, unreached
 from vlmpatch.watch.comparison import Comparison
 from vlmpatch.watch.exchange import Exchange, NotTogether, group_of
-from vlmpatch.watch.findings import APART, ZEROS, SilentFailure, why_unreached
+from vlmpatch.watch.findings import (
+    APART,
+    ZEROS,
+    SilentFailure,
+    checkpointed,
+    why_unreached,
+)
+from vlmpatch.watch.parts import part_of, parts
+from vlmpatch.watch.refrozen import History
 from vlmpatch.watch.untouched import bits
+from vlmpatch.watch.untrained import untrained
 
 STEPS = 3  # with one, LoRA's A has no gradient yet: its B is zero
 NEVER, ZERO = 0, 1  # a gradient that is not zero is 2
@@ -20,15 +30,19 @@ class Watcher:
     Args:
         model: what is trained, without an engine's wrapper around it.
         steps: optimizer steps to look at.
+        history: what was chosen to be trained before PEFT had the model.
     """
 
-    def __init__(self, model: Any, steps: int = STEPS) -> None:
+    def __init__(self, model: Any, steps: int = STEPS, history: History | None = None) -> None:
         self.model = model
         self.left = steps
         self.steps = 0
         self.own: list[SilentFailure] = []  # of this rank's batch
         self.remarks: list[str] = []
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parts = parts(model)
+        self.frozen = untrained(model, self.parts, history)
+        self.calls: Calls | None = None
         # Name -> whether a gradient other than zero arrived, on the device; absent: none arrived at all.
         self.arrived: dict[str, Any] = {}
         self.partitioned = any(hasattr(parameter, "ds_id") for parameter in self.trained.values())
@@ -76,6 +90,8 @@ class Watcher:
         self.left -= 1
         if self.exchange is not None and not self.partitioned:
             self.sums.append(self._sums())
+        if self.calls is None and self.left > 0 and (idle := unreached(self.parts, self.arrived)):
+            self.calls = Calls(self.model, idle)
         if self.left <= 0:
             self.end()
         return self.left <= 0
@@ -88,6 +104,8 @@ class Watcher:
         self.handles.clear()
         if self.pair is not None:
             self.pair.end()
+        if self.calls is not None:
+            self.calls.end()
         self.arrived.clear()
 
     def report(self) -> Report:
@@ -102,7 +120,7 @@ class Watcher:
 
     def findings(self, reports: list[Report]) -> list[SilentFailure]:
         """What the reports of all ranks, or this one's alone, show together."""
-        return [*self._apart(reports), *self._unreached(reports)]
+        return [*self.frozen, *self._apart(reports), *self._unreached(reports)]
 
     def _apart(self, reports: list[Report]) -> list[SilentFailure]:
         """The first step after which ranks held different parameters."""
@@ -122,14 +140,19 @@ class Watcher:
         never = tuple(name for name, level in seen.items() if level == NEVER)
         if never:
             what = f"in {self.steps} steps the backward never reached {len(never)} of {len(self.trained)}"
-            found.append(
-                SilentFailure(f"{what} trainable parameters", never, why_unreached(self.model, never))
-            )
+            found.append(SilentFailure(f"{what} trainable parameters", never, self._why(never)))
         zero = tuple(name for name, level in seen.items() if level == ZERO and not _awaits_its_pair(name))
         if zero:
             what = f"in {self.steps} steps {len(zero)} trainable parameters got nothing but zeros"
             found.append(SilentFailure(what, zero, ZEROS))
         return found
+
+    def _why(self, never: tuple[str, ...]) -> str:
+        """The likely cause, from how their parts were called where that was looked at."""
+        parts_ = set(map(part_of, never))
+        if self.calls is not None and (cause := self.calls.cause(parts_, bool(checkpointed(self.model)))):
+            return cause
+        return why_unreached(self.model, never)
 
     def _levels(self) -> list[int]:
         arrived = map(self.arrived.get, self.trained)
