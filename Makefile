@@ -9,7 +9,7 @@ STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 t
 # The one that `make demo` needs.
 DEMO = tf457-ds0182
 
-.PHONY: demo stack test test-all test-pythons machine unit busy lint minicpmv matrix generate drift bench clean
+.PHONY: demo stack test test-all test-pythons machine unit busy lint minicpmv matrix generate site drift bench clean
 
 demo: MADE = $(DEMO)
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
@@ -59,6 +59,9 @@ stack: machine .venv/ready  ## one stack of tests/stacks/, to see a bug on: make
 
 generate: .venv/ready  ## every page and table that is made from the catalog, failures/ and what was measured
 	$(BIN)/python -m tests.generate
+
+site: .venv/ready  ## the documentation site, both languages, into build/site
+	$(BIN)/python -m nox --session site
 
 drift: .venv/ready  ## what the newest releases on the registry do to the patches
 	$(BIN)/python -m tests.matrix.drift --newest

@@ -1,7 +1,8 @@
 """The unit tests on every Python vlmpatch supports: ``make test-pythons``, or one by ``nox -s unit-3.12``.
 
 Which those are is said by the classifiers of ``pyproject.toml``. One that is not installed is skipped, on a
-CI machine it is an error.
+CI machine it is an error. ``nox -s site`` builds the documentation site, ``nox -s browse`` opens it in a
+browser.
 """
 
 from __future__ import annotations
@@ -27,3 +28,17 @@ def unit(session: nox.Session) -> None:
     session.install("--group", "dev")
     words = session.posargs or ["-n", "2", "tests/unit"]
     session.run("python", "-m", "pytest", "-q", *words, env={"PYTHONPATH": ""})
+
+
+@nox.session
+def site(session: nox.Session) -> None:
+    """Build the documentation site into ``build/site``: ``make site``."""
+    session.install("--group", "site")
+    session.run("python", "-m", "website", *session.posargs, env={"PYTHONPATH": "."})
+
+
+@nox.session
+def browse(session: nox.Session) -> None:
+    """Look at the built site in a browser; what follows ``--`` goes to ``tests.site.browse``."""
+    session.install("--group", "site", "--group", "browse")
+    session.run("python", "-m", "tests.site.browse", *session.posargs, env={"PYTHONPATH": "."})

@@ -67,18 +67,19 @@ WORDS = {
 
 def page(language: str, verified: Mapping[str, Iterable[str]]) -> str:
     """The page in one language; ``verified`` are the stacks of the matrix that show each patch at work."""
-    words, by_upstream = WORDS[language], _by_upstream()
+    words, listed_by = WORDS[language], by_upstream()
     parts = [words["title"], pages.in_other_language(language, "patches"), words["intro"]]
-    listed = [(upstream, [f"[`{e.id}`](#{e.id})" for e in those]) for upstream, those in by_upstream.items()]
+    listed = [(upstream, [f"[`{e.id}`](#{e.id})" for e in those]) for upstream, those in listed_by.items()]
     parts.append("\n".join(f"- **{name}**{words['colon']}{words['join'].join(ids)}" for name, ids in listed))
-    for upstream, those in by_upstream.items():
+    for upstream, those in listed_by.items():
         parts.append(f"## {upstream}")
         for entry in those:
             parts += section(entry, verified.get(entry.id, []), language)
     return "\n\n".join(parts) + "\n"
 
 
-def _by_upstream() -> dict[str, list[Entry]]:
+def by_upstream() -> dict[str, list[Entry]]:
+    """The patches by the project they change."""
     found: dict[str, list[Entry]] = {}
     for entry in CATALOG.entries.values():
         found.setdefault(entry.module.partition(".")[0], []).append(entry)
@@ -91,7 +92,7 @@ def section(entry: Entry, stacks: Iterable[str], language: str) -> Iterator[str]
     join, path = words["join"], Path(patch_path(str(PATCHES), entry.module))
     yield f"### {entry.id}"
     yield say.pick((entry.summary, entry.summary_zh))
-    own = _own_words(path)
+    own = own_words(path)
     facts = {
         "ends": join.join(
             f"[{id_}](failures.md#{id_.lower()}) {say.pick(KNOWN.known[id_].title)}" for id_ in entry.failures
@@ -112,7 +113,7 @@ def _up(language: str) -> str:
     return "../" * len(pages.reference(language, "patches").parent.relative_to(pages.ROOT).parts)
 
 
-def _own_words(path: Path) -> str:
+def own_words(path: Path) -> str:
     """The head of a patch file, in Markdown."""
     written = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
     return written.replace("``", "`")

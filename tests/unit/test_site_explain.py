@@ -1,0 +1,94 @@
+"""What a page says of a pasted text is what ``python -m vlmpatch explain`` says of it.
+
+Both read the logs of ``tests/logs`` in the forms that people paste them in. Node runs the page's half.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.generate.failures import CATALOG
+from tests.unit.test_explain import READY
+from tests.unit.test_explain_forms import WHOLE
+from tests.unit.test_logs import LOGS
+from vlmpatch.tools.explain import explain, logs
+from vlmpatch.tools.view.language import Words
+from website import symptoms
+
+NODE = shutil.which("node")
+SCRIPT = Path(symptoms.__file__).parent / "assets" / "explain.js"
+RUN = """
+require(process.argv[1]);
+const given = JSON.parse(require("fs").readFileSync(0, "utf8"));
+console.log(JSON.stringify(given.texts.map((text) => globalThis.vlmpatchExplain(text, given.known))));
+"""
+SAME = ("failure", "kind", "instead", "perhaps", "cut", "seen", "line", "ranks", "versions", "active")
+OTHERS = (
+    "",
+    "epoch 1\n{'loss': 0.3}\n",
+    "vlmpatch watch: 3 parameters have no gradient: python -m vlmpatch explain F5",
+    "Some ranks of the group are late",
+    "{'loss': 1}\n" + READY + "\n{'loss': 1}\n{'loss': 2}\n{'loss': 3}",
+    "The size of tensor a (61) must match the size of tensor b (62) at non-singleton dimension 3",
+    "The size of tensor a (123456789012345678) must match the size of tensor b (123456789012345679) at",
+    "错误:CUDA out of memory。RuntimeError:Expected to mark a variable ready only once",
+    'Traceback (most recent call last):\n  File "/x/train.py", line 3, in <module>\n    main()',
+)
+
+
+def pasted(raw: bytes) -> str | None:
+    """``raw`` where it is text that somebody can paste."""
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    return None if "\0" in text or "\ufeff" in text or len(raw) >= logs.ENDS else text
+
+
+def texts() -> list[str]:
+    printed = [log.read_text("utf-8") for log in LOGS]
+    forms = [form(text) for text in printed for form in WHOLE.values()]
+    return [*OTHERS, *printed, *filter(None, map(pasted, forms))]
+
+
+def said(text: str) -> dict[str, Any]:
+    """The answer of the command."""
+    found = explain.data(explain.answer(io.BytesIO(text.encode()), CATALOG, Words("en"), None), Words("en"))
+    return {name: found[name] for name in SAME} | {"patches": sorted(each["id"] for each in found["patches"])}
+
+
+@pytest.mark.skipif(
+    NODE is None, reason="node is not installed: what the page says of a text was not compared"
+)
+def test_a_page_says_what_the_command_says() -> None:
+    given = texts()
+    assert len(given) > 200
+    sent = json.dumps({"texts": given, "known": symptoms.known()})
+    command = [NODE or "", "-e", RUN, str(SCRIPT)]
+    ran = subprocess.run(command, input=sent, capture_output=True, text=True, check=True)
+    answers = json.loads(ran.stdout)
+    assert len(answers) == len(given)
+    for text, answer in zip(given, answers, strict=True):
+        answer["patches"].sort()
+        assert {name: answer[name] for name in (*SAME, "patches")} == said(text), text[-400:]
+
+
+@pytest.mark.parametrize(
+    ("expression", "written"),
+    [
+        (re.compile(r"[\w.-]+\d"), r"[\p{L}\p{N}_.-]+[\p{Nd}]"),
+        (re.compile(rb"\s[^\s]."), r"[ \t\n\r\f\v][^ \t\n\r\f\v][^\n]"),
+        (re.compile(r"[.\"]\""), r'[."]"'),
+        (re.compile(r"\[[\[>\]-]\]\\n"), r"\[[\[>\]-]\]\\n"),
+    ],
+)
+def test_an_expression_is_written_for_javascript(expression: re.Pattern[Any], written: str) -> None:
+    assert symptoms.javascript(expression) == written

@@ -1,0 +1,1 @@
+"""The documentation site, made from the repository's own files: ``make site``."""

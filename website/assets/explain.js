@@ -1,0 +1,516 @@
+// `python -m vlmpatch explain`, for text that is pasted into a page: the same answers, and nothing is sent anywhere.
+//
+// It follows vlmpatch/tools/explain file by file (lines, logs, symptoms, diagnose), whose expressions, patterns
+// and limits come from `symptoms.js`. tests/unit/test_site_explain.py holds both against the same logs.
+//
+// What Python does on bytes is done here on strings of one character a byte.
+(function (root) {
+  "use strict";
+
+  // --- text and bytes ------------------------------------------------------------------------------------
+
+  const BYTE_SPACE = /^[ \t\n\r\f\v]+|[ \t\n\r\f\v]+$/g;
+  const SPACE = /[\s\x1c-\x1f\x85]+/gu;
+
+  function toBytes(text) {
+    let made = "";
+    for (const byte of new TextEncoder().encode(text)) made += String.fromCharCode(byte);
+    return made;
+  }
+
+  function toText(bytes) {
+    return new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(bytes, (sign) => sign.charCodeAt(0)));
+  }
+
+  function count(text, word) {
+    return text.split(word).length - 1;
+  }
+
+  class Known {
+    constructor(data) {
+      Object.assign(this, data.limits);
+      this.data = data;
+      const of = (name, flags) => new RegExp(data.expressions[name], flags);
+      this.BEGINS = of("BEGINS", "y");
+      this.BREAK = of("BREAK", "gi");
+      this.ENTITY = of("ENTITY", "");
+      this.ESCAPE = of("ESCAPE", "g");
+      this.SHARED = of("SHARED", "g");
+      this.TAG = of("TAG", "gi");
+      this.WITHIN = of("WITHIN", "");
+      this.BARE_EXCEPTION = of("BARE_EXCEPTION", "uy");
+      this.COLOUR = of("COLOUR", "gu");
+      this.EXCEPTION = of("EXCEPTION", "uy");
+      this.FRAME = of("FRAME", "uy");
+      this.COLLECTIVE = of("COLLECTIVE", "gu");
+      this.SPOKEN = of("NAMED", "u");
+      this.RETYPED = of("RETYPED", "gu");
+      this.VERSION = of("VERSION", "giu");
+      this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
+      this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
+      this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
+      this.symptoms = data.failures.flatMap((failure) => failure.symptoms.map((symptom) => [failure, symptom]));
+      this.watched = { kind: "hint", watched: true };
+    }
+
+    squeeze(text) {
+      let made = "";
+      for (const sign of text) made += sign in this.data.folded ? this.data.folded[sign] : sign;
+      return made.replace(SPACE, "").toLowerCase();
+    }
+  }
+
+  function matched(expression, text) {
+    expression.lastIndex = 0;
+    return expression.exec(text);
+  }
+
+  // --- lines.py ------------------------------------------------------------------------------------------
+
+  const LETTERS = { n: "\n", r: "\n", t: "\t" };
+  const ENTITIES = { lt: "<", gt: ">", amp: "&", quot: '"', apos: "'", nbsp: "\xa0" };
+
+  function unescaped(text) {
+    return text.replace(/&(?:(lt|gt|amp|quot|apos|nbsp)|#(\d{1,7})|#x([0-9a-fA-F]{1,6}));/g, (_, name, decimal, hex) => {
+      if (name) return ENTITIES[name];
+      const code = decimal ? parseInt(decimal, 10) : parseInt(hex, 16);
+      return code && code < 0x110000 ? String.fromCodePoint(code) : "\ufffd";
+    });
+  }
+
+  function unfolded(line, known) {
+    const letter = (_, code, sign) =>
+      code ? toBytes(String.fromCharCode(parseInt(code, 16)).toWellFormed().replace("\ufffd", "?")) : LETTERS[sign] || sign;
+    if (line.includes("\\n") && !line.startsWith('{"log":"')) {
+      for (let turn = 0; turn < 2; turn += 1) {
+        if (line.includes("\\n") && known.WITHIN.test(line)) {
+          line = line.replaceAll('": "', '":\n"').replaceAll(': \\"', ':\n\\"').replace(known.ESCAPE, letter);
+        }
+      }
+    }
+    if (line.startsWith("{") && line.includes("\\u")) line = line.replace(known.ESCAPE, letter);
+    if (line.includes("<br") || (line.includes("&") && known.ENTITY.test(line))) {
+      const text = toText(line.replace(known.BREAK, "\n").replace(known.TAG, ""));
+      line = toBytes(unescaped(text).replaceAll("\xa0", " "));
+    }
+    if (line.includes("]: Traceback ")) line = line.replace(known.SHARED, "\n");
+    return line.split("\n");
+  }
+
+  function brokenAt(given, known) {
+    const width = given.reduce((most, line) => Math.max(most, line.length), 0);
+    if (width < known.NARROWEST || width > known.WIDEST) return -1;
+    return new Set(given.filter((line) => line.length === width)).size >= known.BROKEN ? width : -1;
+  }
+
+  function rejoined(given, first, known) {
+    const width = brokenAt(given, known);
+    const ended = (line, full) => (full || known.COLUMNS.includes(line.length) ? line + toBytes("…") : line);
+    const made = [];
+    let held = "", begin = first, full = false;
+    given.forEach((line, index) => {
+      if (full && !matched(known.BEGINS, line)) {
+        held += line;
+      } else {
+        if (index) made.push([begin, ended(held, full)]);
+        [held, begin] = [line, first + index];
+      }
+      full = line.length === width;
+    });
+    made.push([begin, ended(held, full)]);
+    return made;
+  }
+
+  function* printed(given, first, known) {
+    for (const [number, line] of rejoined(given, first, known)) {
+      for (const whole of unfolded(line, known)) {
+        for (const raw of whole.split("\r")) if (raw.replace(BYTE_SPACE, "")) yield [number, raw];
+      }
+    }
+  }
+
+  // --- logs.py -------------------------------------------------------------------------------------------
+
+  const TRACEBACK = "Traceback (most recent call last)";
+  const BOXED = '{"log":"';
+  const PROGRESS = "'loss'";
+
+  function clean(raw, at, known) {
+    let text = toText(raw.slice(0, known.LINE));
+    if (text.includes("\x1b")) text = text.replace(known.COLOUR, "");
+    const source = [];
+    let fresh = false;
+    const wide = text.length >= known.WIDE;
+    if (text.startsWith(BOXED)) {
+      text = text.slice(BOXED.length).split('\\n","')[0].split('","stream":')[0].replaceAll('\\"', '"');
+    }
+    for (let turn = 0; turn < 6; turn += 1) {
+      const fitting = known.PREFIXES.map(([shape, names]) => [matched(shape, text), names]).find(([match]) => match && match[0]);
+      if (!fitting) break;
+      if (fitting[1]) source.push(fitting[0][1]);
+      text = text.slice(fitting[0][0].length);
+      fresh = true;
+    }
+    return { at, source: source.join(" "), text, fresh, wide };
+  }
+
+  class Source {
+    constructor() {
+      this.begin();
+    }
+
+    begin() {
+      Object.assign(this, { lines: [], decisive: null, error: "", traced: false, steps: 0 });
+    }
+
+    add(line, known) {
+      this.lines.push(line);
+      if (this.lines.length > known.LINES) this.lines.splice(Math.floor(known.LINES / 2), 1);
+    }
+
+    take(known) {
+      const { lines, error, steps, traced } = this;
+      const frames = this.decisive ? [] : lines.filter((line) => matched(known.FRAME, line.text));
+      const last = frames[frames.length - 1];
+      const cut = frames.length > 0 && (traced || lines.slice(-3).includes(last));
+      const decisive = this.decisive || (cut ? last : lines[0]);
+      this.begin();
+      if (!lines.length) return null;
+      const text = lines.map((line) => line.text).join("\n");
+      return { at: decisive.at, source: decisive.source, error, line: decisive.text, text, steps, cut };
+    }
+  }
+
+  class Messages {
+    constructor(tell, known) {
+      Object.assign(this, { tell, known, sources: new Map(), last: "", steps: 0 });
+    }
+
+    add(line) {
+      if (this.sources.size >= this.known.SOURCES) this.close();
+      let name = line.source;
+      if (!name && this.last && this.continues(line)) name = this.last;
+      this.last = name;
+      if (!this.sources.has(name)) this.sources.set(name, new Source());
+      this.place(this.sources.get(name), line);
+    }
+
+    continues(line) {
+      const last = this.sources.get(this.last);
+      const starts = line.text.includes(TRACEBACK) || matched(this.known.EXCEPTION, line.text);
+      const going = last && (last.decisive || (last.lines.length && last.lines[last.lines.length - 1].wide));
+      return going && !line.fresh && line.text.trim() && !starts;
+    }
+
+    place(source, line) {
+      const { text } = line, { data } = this.known;
+      if (!source.lines.length) source.steps = this.steps;
+      let match;
+      if (text.includes(TRACEBACK) || data.chained.some((words) => text.startsWith(words))) {
+        this.finish(source);
+        source.traced = text.includes(TRACEBACK);
+        source.add(line, this.known);
+      } else if (data.ownLines.some((words) => text.startsWith(words)) || text.includes("python -m vlmpatch explain")) {
+        this.finish(source);
+        source.add(line, this.known);
+        this.finish(source);
+      } else if ((match = this.exception(source, text))) {
+        if (source.decisive) this.finish(source);
+        source.add(line, this.known);
+        Object.assign(source, { decisive: line, error: match[1].split(".").pop(), traced: false, steps: this.steps });
+      } else {
+        source.add(line, this.known);
+        if (!source.traced && source.lines.length >= this.known.LOOSE + (source.decisive ? 40 : 0)) this.finish(source);
+      }
+    }
+
+    exception(source, text) {
+      const { BARE_EXCEPTION, EXCEPTION } = this.known;
+      if (source.traced && /^\p{L}/u.test(text)) return matched(BARE_EXCEPTION, text) || matched(EXCEPTION, text);
+      return ["rror", "xception", "Inter", "Ex"].some((part) => text.includes(part)) ? matched(EXCEPTION, text) : null;
+    }
+
+    finish(source) {
+      const message = source.take(this.known);
+      if (message) this.tell(message);
+    }
+
+    close() {
+      for (const source of this.sources.values()) this.finish(source);
+      this.sources.clear();
+      this.last = "";
+    }
+  }
+
+  function read(bytes, tell, known) {
+    const messages = new Messages(tell, known);
+    const look = (start, end) => {
+      if (start >= end) return false;
+      const given = bytes.slice(start, end).split("\n");
+      messages.steps = count(bytes.slice(0, start), PROGRESS);
+      for (const [number, raw] of printed(given, 1 + count(bytes.slice(0, start), "\n"), known)) {
+        messages.steps += raw.includes(PROGRESS) ? 1 : 0;
+        messages.add(clean(raw, number, known));
+      }
+      return brokenAt(given, known) > 0;
+    };
+    const whole = Math.max(bytes.lastIndexOf("\n"), bytes.lastIndexOf("\r")) + 1 || bytes.length;
+    const broken = [look(0, whole), look(whole, bytes.length)].includes(true);
+    messages.close();
+    const counting = known.data.words.some((word) => bytes.includes(word));
+    return { broken, steps: counting ? count(bytes, PROGRESS) : 0 };
+  }
+
+  // --- symptoms.py, failures.py --------------------------------------------------------------------------
+
+  function numbersAt(text, at, known) {
+    const match = /^\p{Nd}+(?:,\p{Nd}+)*/u.exec(text.slice(at, at + known.RUN));
+    return match && match[0];
+  }
+
+  function fitsAt(rest, text, at, known) {
+    const found = [];
+    for (const [wildcard, literal] of rest) {
+      if (wildcard === "#") {
+        const numbers = numbersAt(text, at, known);
+        if (numbers === null || !text.startsWith(literal, at + numbers.length)) return null;
+        found.push(numbers.split(",").map((word) => BigInt(word.slice(-18))));
+        at += numbers.length + literal.length;
+      } else {
+        const place = text.slice(at, at + known.RUN + literal.length).indexOf(literal);
+        if (place < 0) return null;
+        at += place + literal.length;
+      }
+    }
+    return found;
+  }
+
+  function* occurrences([head, ...rest], text, known) {
+    for (let at = text.indexOf(head); at >= 0; at = text.indexOf(head, at + 1)) {
+      const found = fitsAt(rest, text, at + head.length, known);
+      if (found) yield found;
+    }
+  }
+
+  function within(pattern, text, known) {
+    return !occurrences(pattern, text, known).next().done;
+  }
+
+  function leftIn([head, ...rest], text, known) {
+    if (rest.length || !text.includes("…")) return false;
+    const quote = head.slice(0, head.length - 1).lastIndexOf("'");
+    const least = Math.max(known.LEFT, Math.floor((6 * head.length) / 10), quote + known.NAMED);
+    const beginning = head.slice(0, least);
+    for (let at = text.indexOf(beginning); at >= 0; at = text.indexOf(beginning, at + 1)) {
+      const end = text.slice(0, at + head.length).indexOf("…", at);
+      if (end >= 0 && head.startsWith(text.slice(at, end))) return true;
+    }
+    return false;
+  }
+
+  function differing(found) {
+    if (found.length < 2 || found[0].length !== found[1].length) return [];
+    return found[0].map((one, index) => [one, found[1][index]]).filter(([one, other]) => one !== other);
+  }
+
+  const RELATIONS = {
+    "one apart": (found) => {
+      const apart = differing(found);
+      return apart.length === 1 && (apart[0][0] - apart[0][1] === 1n || apart[0][1] - apart[0][0] === 1n);
+    },
+    doubled: (found) => {
+      if (found.length === 1 && found[0].length > 1 && found[0].at(-2) > 1n) found = [[found[0].at(-2)], [found[0].at(-1)]];
+      const apart = differing(found);
+      return apart.length === 1 && apart[0][1] === 2n * apart[0][0] && apart[0][1] > 0n;
+    },
+    halved: (found) => found.length === 2 && RELATIONS.doubled([found[1], found[0]]),
+    "rows apart": (found) => {
+      const apart = differing(found);
+      if (apart.length !== 1 || found[0].length < 2 || found[0][0] === found[1][0]) return false;
+      const [fewer, more] = apart[0][0] < apart[0][1] ? apart[0] : [apart[0][1], apart[0][0]];
+      return fewer > 0n && more - fewer <= (fewer / 8n > 1n ? fewer / 8n : 1n);
+    },
+  };
+
+  function unconfirmed(symptom, squeezed, known) {
+    return Boolean(symptom.frames) && !squeezed.includes('file"') && !known.SYMPTOM_FRAME.test(squeezed);
+  }
+
+  function fits(symptom, squeezed, known) {
+    const whole = squeezed.replaceAll("…", "");
+    const shows = (pattern) => within(pattern, whole, known) || leftIn(pattern, squeezed, known);
+    if (!(symptom.every || []).every(shows)) return false;
+    if (symptom.some && !symptom.some.some(shows)) return false;
+    if ((symptom.none || []).some((pattern) => within(pattern, whole, known))) return false;
+    if (symptom.numbers && ![...occurrences(symptom.every[0], whole, known)].some(RELATIONS[symptom.numbers])) return false;
+    if (!symptom.frames || unconfirmed(symptom, squeezed, known)) return true;
+    return symptom.frames.some((pattern) => within(pattern, whole, known));
+  }
+
+  // --- diagnose.py ---------------------------------------------------------------------------------------
+
+  class Findings {
+    constructor(known) {
+      Object.assign(this, {
+        known, hits: [], counts: new Map(), errors: [], ranks: new Map(), versions: {}, shapes: new Map(),
+        active: false, own: [], cut: null, collectives: new Map(), differ: false,
+      });
+    }
+
+    show(failure, symptom, message) {
+      if (!this.ranks.has(failure.id)) this.ranks.set(failure.id, new Set());
+      this.ranks.get(failure.id).add(message.source);
+      return { failure, symptom, message };
+    }
+
+    take(message) {
+      const { known } = this, squeezed = known.squeeze(message.text);
+      for (const match of [...squeezed.matchAll(known.COLLECTIVE), ...squeezed.matchAll(known.RETYPED)]) {
+        if (this.collectives.size >= known.COLLECTIVES) break;
+        if (!this.collectives.has(match[1])) this.collectives.set(match[1], match[2]);
+        this.differ = this.differ || this.collectives.get(match[1]) !== match[2];
+      }
+      const shape = squeezed.replace(/[0-9]/g, ""), seen = this.shapes.get(shape) || 0;
+      if (seen >= known.ALIKE) return;
+      this.shapes.set(shape, seen + 1);
+      for (const match of message.text.matchAll(known.VERSION)) {
+        const name = match[1].toLowerCase() === "pytorch" ? "torch" : match[1].toLowerCase();
+        if (!(name in this.versions)) this.versions[name] = match[2].replace(/\.+$/, "");
+      }
+      this.active = this.active || known.data.ownTraces.some((trace) => message.text.includes(trace));
+      const own = squeezed.startsWith("vlmpatch[");
+      if (known.data.ownLines.some((words) => message.text.startsWith(words))) this.spoke(message);
+      message = { ...message, text: message.text.slice(-known.TEXT) };
+      if (message.cut) this.cut = message;
+      known.symptoms.forEach(([failure, symptom], number) => {
+        if (Boolean(symptom.own) !== own || !this.asked(symptom, message) || !fits(symptom, squeezed, known)) return;
+        const hit = this.show(failure, symptom, message), already = this.counts.get(number) || 0;
+        if (already < known.KEPT) {
+          this.counts.set(number, already + 1);
+          this.hits.push(hit);
+        }
+      });
+      if (message.error) {
+        this.errors.push(message);
+        if (this.errors.length > known.KEPT) this.errors.splice(Math.floor(known.KEPT / 2), 1);
+      }
+    }
+
+    spoke(message) {
+      const { known } = this;
+      if (this.own.length < known.KEPT) this.own.push(message);
+      const named = known.SPOKEN.exec(message.text.trim().replace(SPACE, " "));
+      if (named && known.squeeze(message.text).startsWith("vlmpatchwatch:") && known.failures.has(named[1])) {
+        this.hits.push(this.show(known.failures.get(named[1]), known.watched, message));
+      }
+    }
+
+    asked(symptom, message) {
+      if (symptom.kind === "cut") return message.cut;
+      if (symptom.kind !== "echo" || !message.error) return true;
+      const begins = Math.max(message.text.lastIndexOf(message.line), message.text.includes(message.line) ? 0 : message.text.length - 1);
+      const said = this.known.squeeze(message.text.slice(begins).slice(0, this.known.DECISIVE));
+      return [...(symptom.every || []), ...(symptom.some || [])].some((pattern) => within(pattern, said, this.known));
+    }
+  }
+
+  function first(items, key) {
+    return items.reduce((best, each) => (best === null || key(each) < key(best) ? each : best), null);
+  }
+
+  function choose(hits, unknown, cut, watched) {
+    const of = (kind, foreign) =>
+      first(hits.filter((hit) => hit.symptom.kind === kind && hit.failure.foreign === foreign), (hit) =>
+        2 * hit.message.at + (hit.symptom.patches ? 0 : 1));
+    const ours = of("error", false);
+    if (ours) return [ours, ours.message];
+    const theirs = of("error", true), message = first(unknown, (each) => each.at);
+    if (theirs && (!message || theirs.message.at <= message.at)) return [theirs, theirs.message];
+    if (message) return [null, message];
+    const echo = of("echo", false) || of("echo", true);
+    if (echo) return [echo, echo.message];
+    if (cut) return [null, cut];
+    const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false);
+    if (left) return [left, left.message];
+    const bare = hits.find((hit) => hit.symptom.kind === "perhaps");
+    return [null, bare ? bare.message : null];
+  }
+
+  function conclude(findings, bytes, { broken, steps }) {
+    const { known } = findings, joined = broken ? bytes.replaceAll("\n", "") : bytes;
+    const caught = (message) => steps - message.steps >= known.GONE_ON;
+    const occurs = (fact, message) =>
+      [bytes, joined].some((text) => text.includes(toBytes(fact))) || message.text.includes(fact);
+    const borneOut = ({ symptom, message }) =>
+      (!symptom.seen || symptom.seen.some((fact) => occurs(fact, message))) &&
+      !(symptom.unseen || []).some((fact) => occurs(fact, message));
+    const hits = findings.hits.filter(
+      (hit) =>
+        borneOut(hit) &&
+        (findings.differ || !hit.symptom.ranks) &&
+        (hit.symptom.kind === "hint" || !(hit.failure.foreign && caught(hit.message))),
+    );
+    const told = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
+    const unknown = findings.errors.filter((each) => !told.has(each) && !caught(each));
+    const [hit, message] = choose(hits, unknown, findings.cut, known.watched);
+    const maybe = hits.filter((each) => ["perhaps", "cut"].includes(each.symptom.kind) && each.message === message);
+    return {
+      hit,
+      first: message,
+      ranks: hit ? [...findings.ranks.get(hit.failure.id)].filter(Boolean).sort() : [],
+      versions: findings.versions,
+      active: findings.active,
+      perhaps: hit ? [] : [...new Set(maybe.map((each) => each.failure))],
+    };
+  }
+
+  // --- explain.py ----------------------------------------------------------------------------------------
+
+  function printable(text, length = 240) {
+    const kept = text.slice(0, 4 * length).replace(/[\p{C}\p{Z}]/gu, " ").trim().replace(/ +/g, " ");
+    return kept.length <= length ? kept : `${kept.slice(0, length - 1)}…`;
+  }
+
+  function seen({ hit, first: message }, known) {
+    if (!hit) return message ? printable(message.line) : "";
+    const text = known.squeeze(hit.message.text);
+    const there = [...(hit.symptom.every || []), ...(hit.symptom.some || [])].filter((pattern) => within(pattern, text, known));
+    const longest = there.reduce((best, each) => (best && best[0].length >= each[0].length ? best : each), null);
+    let { line } = hit.message;
+    if (longest && !within(longest, known.squeeze(line), known)) {
+      const begins = longest[0].slice(0, 12);
+      line = hit.message.text.split("\n").find((each) => known.squeeze(each).includes(begins)) || line;
+    }
+    return printable(line);
+  }
+
+  /** The answer to `text`; `shortened` where only its end was read. */
+  function explain(text, data) {
+    const known = new Known(data);
+    let bytes = toBytes(text);
+    const shortened = bytes.length > known.ENDS;
+    if (shortened) bytes = bytes.slice(bytes.indexOf("\n", bytes.length - known.ENDS) + 1);
+    const findings = new Findings(known);
+    const rest = read(bytes, (message) => findings.take(message), known);
+    findings.active = findings.active || known.data.ownWords.some((words) => bytes.includes(words));
+    const found = conclude(findings, bytes, rest);
+    const ours = found.hit && !found.hit.failure.foreign ? found.hit : null;
+    return {
+      failure: ours ? ours.failure.id : null,
+      kind: ours ? ours.symptom.kind : null,
+      instead: found.hit && !ours ? found.hit.failure.id : null,
+      perhaps: found.perhaps.length ? found.perhaps[0].id : null,
+      cut: Boolean(found.first && found.first.cut),
+      seen: found.first ? seen(found, known) : null,
+      line: found.first ? found.first.at : null,
+      ranks: found.ranks,
+      versions: found.versions,
+      active: found.active,
+      patches: ours ? ours.symptom.patches || ours.failure.patches : [],
+      empty: !bytes.replace(BYTE_SPACE, ""),
+      shortened,
+    };
+  }
+
+  root.vlmpatchExplain = explain;
+})(globalThis);
