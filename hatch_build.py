@@ -29,7 +29,8 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
                 made = Path(self._folder.name, name)
                 made.write_bytes(content)
                 build_data["force_include"][str(made)] = f"vlmpatch/{name}"
-            build_data["force_include"]["data/verified.csv"] = "vlmpatch/data/verified.csv"
+            for record in ("verified", "families", "mixed"):
+                build_data["force_include"][f"data/{record}.csv"] = f"vlmpatch/data/{record}.csv"
 
     def _made(self) -> dict[str, bytes]:
         """By file: the catalog, compiled as ``import vlmpatch`` reads it, and the patches' revisions."""

@@ -65,8 +65,8 @@ def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
     def answered(text: str) -> Callable[[], Page]:
         return lambda: explain.page(explain.answer(io.BytesIO(text.encode()), known, say, None), say)
 
-    def examined(launch: str = "") -> doctor.Findings:
-        return doctor.examine(known, doctor.Asked(command=launch), say)
+    def examined(launch: str = "", model: str = "") -> doctor.Findings:
+        return doctor.examine(known, doctor.Asked(model, command=launch), say)
 
     return {
         **{name: answered(text) for name, text in LOGS.items()},
@@ -76,6 +76,7 @@ def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
         "doctor": lambda: doctor.page(examined(), say),
         "doctor-all": lambda: doctor.page(examined(), say, everything=True),
         "doctor-launch": lambda: doctor.page(examined(LAUNCH), say),
+        "doctor-model": lambda: doctor.page(examined(model=str(GOLDEN / "model")), say),
         "doctor-nothing": lambda: doctor.page(examined("echo hello; bash gone.sh"), say),
         "doctor-markdown": lambda: doctor.markdown(examined(LAUNCH), say),
         "retire": lambda: retire.page(known, say),

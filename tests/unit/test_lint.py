@@ -254,11 +254,12 @@ def test_lora_with_the_reentrant_default_of_ddp() -> None:
         assert ("L15" in of("NPROC_PER_NODE=2 swift sft --train_type lora", given_=swift)) is told
 
 
-def test_lora_in_the_tower_with_the_reentrant_default_of_zero3() -> None:
-    assert of(f"torchrun {LORA} --deepspeed zero3")["L16"].link.endswith("F5")
-    assert of(f"torchrun {LORA} --deepspeed zero3", given_=around({"F5": ("a",)}))["L16"].link.endswith("F8")
-    both = around({"F5": ("a",), "F8": ("b",)})
-    assert of(f"torchrun {LORA} --deepspeed zero3", given_=both)["L16"].severity == "note"
+def test_lora_in_the_tower_with_the_reentrant_default() -> None:
+    for engine in ("--deepspeed zero1", "--deepspeed zero2", "--deepspeed zero3", "--nproc_per_node 1"):
+        assert of(f"torchrun {engine} {LORA}")["L16"].link.endswith("F5")
+    assert "L16" not in of(f"torchrun {LORA}")  # it ends in L15 first
+    ended = of(f"torchrun {LORA} --deepspeed zero3", given_=around({"F5": ("a",)}))["L16"]
+    assert (ended.severity, ended.patches) == ("note", ("a",))
     for frozen in ("--freeze_vision_tower true", "--tune_vision false", "--mm_vision_select_layer -2"):
         assert "L16" not in of(f"torchrun {LORA} --deepspeed zero3 {frozen}")
     assert "L16" in of(f"torchrun {LORA} --deepspeed zero3 --freeze_vision_tower true --vision_lora true")
@@ -401,8 +402,8 @@ def test_a_model_is_read_from_its_configuration_alone(tmp_path: Path) -> None:
     }
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = model.read(str(tmp_path))
-    assert found == Model(str(tmp_path), "qwen3_vl_moe", vision=True, experts=True, remote=False)
     assert isinstance(found, Model)
+    assert found[:5] == (str(tmp_path), "qwen3_vl_moe", True, True, False)
     assert "L12" in of("swift sft --deepspeed zero3", given_=around(kind=found))
     assert "No such file" in str(model.read(str(tmp_path / "nothing")))
 

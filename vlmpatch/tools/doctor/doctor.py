@@ -14,7 +14,8 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vlmpatch import __version__
@@ -25,7 +26,8 @@ from vlmpatch.catalog.read import read
 from vlmpatch.engine.locked import outlooks
 from vlmpatch.engine.outlook import NOT_HERE, waits
 from vlmpatch.gate.verdict import ranges
-from vlmpatch.tools.doctor import installation, remote, verified
+from vlmpatch.tools.doctor import engines, installation, models, remote, verified
+from vlmpatch.tools.doctor.acting import Group, groups
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.findings import Finding, ordered, redacted
@@ -56,6 +58,13 @@ class Asked(NamedTuple):
     command: str = ""
 
 
+class Engines(NamedTuple):
+    """A label and a text an engine, for one kind of tuning."""
+
+    tuning: str
+    rows: tuple[tuple[str, str], ...]
+
+
 class Findings(NamedTuple):
     """All that doctor knows; every view is made from it alone."""
 
@@ -64,6 +73,9 @@ class Findings(NamedTuple):
     findings: tuple[Finding, ...]
     environment: dict[str, str]
     launches: tuple[Understood, ...] | None = None  # None where no command is asked about
+    groups: tuple[Group, ...] = ()  # of the patches that will act
+    model: tuple[tuple[str, str], ...] = ()  # what is said of the model that was named
+    engines: tuple[Engines, ...] = ()  # what each engine comes to, where a model or a launch was named
 
     @property
     def sound(self) -> bool:
@@ -93,7 +105,8 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     patches = tuple(_with_record(expected[e.id].status, e, known) for e in catalog.entries.values())
     model = read_model(asked.model) if asked.model else None
     around = Around(None, known, _ending(catalog, patches), say)
-    broken = [*catalog.problems, *failures.read(catalog.path).problems, *ranges(catalog)]
+    known_failures = failures.read(catalog.path)
+    broken = [*catalog.problems, *known_failures.problems, *ranges(catalog)]
     findings = [
         *_python(packages, say),
         *_unhad(patches, say),
@@ -104,10 +117,44 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         *_remote(remote.cache(os.environ), around, "D06"),
         *_model(model, around),
     ]
-    launches, told = _launch(asked, around._replace(model=None if isinstance(model, str) else model))
-    findings += told
+    told = _launch(asked, around._replace(model=None if isinstance(model, str) else model))
+    findings += told.findings
     launched = {name: os.environ[name] for name in sorted(os.environ) if _tells(name)}
-    return Findings(packages, patches, tuple(ordered(findings)), launched, launches)
+    grouped = groups(
+        catalog,
+        known_failures.known,
+        [status.id for status in patches if _acts(status)],
+        {id_: finding.link.split()[-1] for finding in told.findings for id_ in finding.patches},
+        told.launches,
+        _named(model, told.launches),
+    )
+    findings = ordered(findings)
+    read_ = None if isinstance(model, str) else model
+    described = models.rows(read_, catalog, patches, findings, known, say) if read_ else ()
+    compared = _engines(read_, told, around) if asked.model else ()
+    return Findings(
+        packages, patches, tuple(findings), launched, told.seen, grouped, tuple(described), tuple(compared)
+    )
+
+
+def _engines(model: Model | None, told: _Told, around: Around) -> list[Engines]:
+    """What each engine comes to, for the tuning of the launches, or for both kinds where there is none."""
+    asked = dict.fromkeys("lora" if launch.lora else "full" for launch in told.launches)
+    rows = {
+        tuning: tuple(engines.row(each, model, around.say) for each in engines.choices(tuning, model, around))
+        for tuning in asked or ("lora", "full")
+    }
+    return [Engines(tuning, each) for tuning, each in rows.items()]
+
+
+def _named(model: Model | str | None, launches: Sequence[LaunchConfig]) -> list[str]:
+    """What is known of the model's kind: its configuration's word, and the names in launches."""
+    kinds = [model.kind] if isinstance(model, Model) else []
+    return kinds + [launch.model.value for launch in launches if launch.model]
+
+
+def _acts(status: Status) -> bool:
+    return status.state is State.ARMED and not waits(status)
 
 
 def _tells(name: str) -> bool:
@@ -179,8 +226,12 @@ def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
         "no-post-init": say("A model's own code never calls post_init(), which transformers 5 needs."),
     }
     failures_ = {"writes-into-embeddings": "F13", "says-reentrant": "F22", "no-post-init": "D"}
+    told: set[tuple[str, str, int]] = set()
     for path in remote.files(folder):
         for trait in remote.traits(path):
+            if (seen := (trait.name, os.path.basename(path), trait.line)) in told:
+                continue  # the same file, cached once more for another transformers
+            told.add(seen)
             if trait.name == "no-post-init" and not inside(around, "transformers", ">=5.0.0.dev0"):
                 continue
             failure = failures_.get(trait.name, "F6")
@@ -197,10 +248,18 @@ def _model(model: Model | str | None, around: Around) -> Iterator[Finding]:
         yield from _remote(model.folder, around, "D08")
 
 
-def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None, list[Finding]]:
+class _Told(NamedTuple):
+    """What the command came to."""
+
+    launches: tuple[LaunchConfig, ...] = ()
+    seen: tuple[Understood, ...] | None = None
+    findings: tuple[Finding, ...] = ()
+
+
+def _launch(asked: Asked, around: Around) -> _Told:
     """What was understood of the command, and what goes wrong with each launch of it."""
     if not any(asked):
-        return None, []
+        return _Told()
     read_ = command.read(asked.command, around.say("the command"))
     launches = read_.launches or (LaunchConfig(),)
     for launch in launches:
@@ -211,14 +270,15 @@ def _launch(asked: Asked, around: Around) -> tuple[tuple[Understood, ...] | None
     each = [lint(launch, around) for launch in launches]
     told = dict.fromkeys(finding for findings in each for finding in findings)
     seen = tuple(understood.of(launch, found) for launch, found in zip(read_.launches, each, strict=False))
-    return seen if asked.command else None, list(told)
+    read_from = launches if read_.launches or asked.ds_config else ()
+    return _Told(tuple(read_from), seen if asked.command else None, tuple(told))
 
 
 def _ending(catalog: Catalog, patches: tuple[Status, ...]) -> dict[str, tuple[str, ...]]:
-    """The patches that will act here, by the failures they end."""
+    """The patches that will act here, by the failures they end; one that warns of a failure ends none."""
     ending: dict[str, tuple[str, ...]] = {}
     for status in patches:
-        if status.state is State.ARMED and not waits(status):
+        if _acts(status) and not status.id.endswith("-warning"):
             for failure in catalog.entries[status.id].failures:
                 ending[failure] = (*ending.get(failure, ()), status.id)
     return ending
@@ -245,6 +305,18 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         made.add(say("Understood of the training in {where}", where=seen.where), "head")
         for label, text in understood.rows(seen, say):
             made.add(text, label=f"  {label}")
+    if findings.model:
+        made.add()
+        made.add(say("The model"), "head")
+        for label, text in findings.model:
+            made.add(text, label=f"  {label}")
+    for compared in findings.engines:
+        made.add()
+        made.add(say(_TUNINGS[compared.tuning]), "head")
+        for label, text in compared.rows:
+            made.add(text, label=f"  {label}")
+    if findings.engines:
+        made.add(say("What a code means: python -m vlmpatch explain L16"), "dim")
     made.add()
     made.add(say("Packages, in {folder}", folder=_library()), "head")
     for name, found in findings.packages.items():
@@ -255,18 +327,19 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         made.add(say("Launch environment"), "head")
         for name, value in findings.environment.items():
             made.add(value[:120], label=f"  {name}")
-    if acting:
+    if everything and acting:
         made.add()
         made.add(say("Patches that will act here"), "head")
         for status in acting:
-            installation = status.reason if everything else status.reason.rpartition("; ")[2]
-            made.add(f"  {status.id}: {installation}")
+            made.add(f"  {status.id}: {status.reason}")
+    elif acting:
+        _grouped(made, findings, say)
     if waiting:
         made.add()
-        made.add(say("Patches that wait for a module that cannot be imported from here"), "head")
-        for status in waiting:
-            installation = status.reason.removesuffix(NOT_HERE)
-            made.add(f"  {status.id}: {installation}", "dim")
+        waits_for = "Patches that wait for a module beside a script; vlmpatch.status() counts them too"
+        made.add(say(waits_for), "head")
+        for module, ids in _by_module(waiting).items():
+            made.add(", ".join(ids), "dim", f"  {module}")
     made.add()
     if everything:
         made.add(say("Patches that have nothing to do here"), "head")
@@ -275,6 +348,54 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
     elif idle:
         made.add(say("{count} patches have nothing to do here; --all lists them.", count=len(idle)), "dim")
     return made
+
+
+def _by_module(waiting: Sequence[Status]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for status in waiting:
+        module = status.reason.removesuffix(NOT_HERE).rpartition(" ")[2]
+        found.setdefault(module, []).append(status.id)
+    return found
+
+
+_TUNINGS = {
+    "lora": "Engines for LoRA with checkpointing (states: AdamW, bf16, without the adapters)",
+    "full": "Engines for full tuning with checkpointing (states: AdamW, bf16)",
+}
+_HEADS = {
+    "launch": "Patches that end what goes wrong with what was asked about",
+    "here": "Patches that will act here, by what they end",
+    "elsewhere": "Patches that act only with another engine, or with another model's own code",
+}
+
+
+def _grouped(made: Page, findings: Findings, say: Words) -> None:
+    place = ""
+    for group in findings.groups:
+        if group.place != place:
+            made.add()
+            made.add(say(_HEADS[group.place]), "head")
+        place = group.place
+        text = f"{say.pick(group.title)}: {', '.join(group.ids)}".removeprefix(": ")
+        made.add(text, "dim" if place == "elsewhere" else "", f"  {group.failure}")
+    made.add()
+    counts = Counter(_record(status) for status in _acting(findings)[0])
+    shares = [say(words, count=counts[words]) for words in _RECORDS if counts[words]]
+    made.add(f"{', '.join(shares)}; {say('--all says it of each.')}", "dim")
+
+
+_RECORDS = (
+    "{count} verified on your exact versions",
+    "{count} verified on other versions",
+    "{count} without verified versions on record",
+)
+
+
+def _record(status: Status) -> str:
+    said = status.reason.rpartition("; ")[2]
+    if said.startswith("no verified"):
+        return _RECORDS[2]
+    return _RECORDS[0] if said.startswith("verified on your exact versions") else _RECORDS[1]
 
 
 def _where(found: Package, say: Words) -> str:
@@ -292,7 +413,7 @@ def _library() -> str:
 def _acting(findings: Findings) -> tuple[list[Status], list[Status]]:
     """The patches that will act, and those that wait for a module; ``status()`` calls both armed."""
     armed = [status for status in findings.patches if status.state is State.ARMED]
-    return [each for each in armed if not waits(each)], [each for each in armed if waits(each)]
+    return [each for each in armed if _acts(each)], [each for each in armed if not _acts(each)]
 
 
 def _summary(findings: Findings, say: Words) -> str:
