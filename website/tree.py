@@ -35,6 +35,7 @@ SECTIONS = {
         "deploy.md",
         "doctor.md",
         "watch.md",
+        "json.md",
         "lock.md",
         "frameworks.md",
         "mixed-batches.md",

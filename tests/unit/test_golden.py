@@ -19,7 +19,7 @@ from vlmpatch.catalog.model import Catalog
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli, retire
 from vlmpatch.tools.doctor import doctor, verified
-from vlmpatch.tools.explain import explain, failures
+from vlmpatch.tools.explain import explain, failures, pages
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page, columns
 
@@ -71,8 +71,8 @@ def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
     return {
         **{name: answered(text) for name, text in LOGS.items()},
         "start": lambda: cli._first(say),
-        "failure": lambda: explain.failure_page(failures.read(known.path).known["F3"], known, say),
-        "patch": lambda: explain.patch_page(known.entries["default-choice"], known, say),
+        "failure": lambda: pages.failure_page(failures.read(known.path).known["F3"], known, say),
+        "patch": lambda: pages.patch_page(known.entries["default-choice"], known, say),
         "doctor": lambda: doctor.page(examined(), say),
         "doctor-all": lambda: doctor.page(examined(), say, everything=True),
         "doctor-launch": lambda: doctor.page(examined(LAUNCH), say),

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from vlmpatch import __version__
+from vlmpatch.tools.schemas import NAMES
 from vlmpatch.tools.view.language import LANGUAGES, Words, language
 from vlmpatch.tools.view.page import Page
 
@@ -49,7 +50,8 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
         from vlmpatch.tools.doctor.doctor import Asked, doctor
 
         looked = Asked(asked.model or "", asked.ds_config or "", asked.command or "")
-        return doctor(catalog, looked, say, asked.view, asked.strict)
+        view = "annotations" if asked.form else asked.view
+        return doctor(catalog, looked, say, view, asked.strict, asked.form)
     if asked.verb == "verify":
         from vlmpatch.tools.verify.verify import verify
 
@@ -61,6 +63,11 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
             return lock.lock(catalog, say, asked.file)
         view = "annotations" if asked.form else asked.view
         return lock.diff(catalog, say, asked.file, asked.diff, view, asked.form)
+    if asked.verb == "schema":
+        from vlmpatch.tools import schemas
+
+        print(schemas.text(asked.name), end="")
+        return 0
     if asked.verb == "retire":
         from vlmpatch.tools import retire
 
@@ -126,6 +133,10 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     listing.add_argument("--json", action="store_true", help=say("as data"))
     retire = verb("retire", "which patches would go with which upgrade", "  python -m vlmpatch retire")
     retire.add_argument("--json", action="store_true", help=say("as data"))
+    schema = verb(
+        "schema", "the JSON Schema of what a command prints with --json", "  python -m vlmpatch schema doctor"
+    )
+    schema.add_argument("name", choices=NAMES, help=say("the command"))
     return parser
 
 
@@ -144,12 +155,19 @@ def _doctor(made: argparse.ArgumentParser, say: Words) -> None:
         ("digest", "one line, to compare nodes by"),
     ):
         views.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=say(words))
+    _annotations(views, say("the findings for a CI service; the one this runs in, if not given"))
     made.set_defaults(view="text")
+
+
+def _annotations(views: argparse._MutuallyExclusiveGroup, words: str) -> None:
+    from vlmpatch.tools.view.ci import FORMS, service
+
+    forms, here = tuple(FORMS), service(os.environ)
+    views.add_argument("--annotations", dest="form", nargs="?", choices=forms, const=here, help=words)
 
 
 def _lock(made: argparse.ArgumentParser, say: Words) -> None:
     from vlmpatch.lockfile.lock import FILE
-    from vlmpatch.tools.view.ci import FORMS, service
 
     made.add_argument("--file", default=FILE, help=say("the lock; {name}, if not given", name=FILE))
     other = say("compare it with this environment, or with another lock; exit with 1 where they differ")
@@ -158,8 +176,7 @@ def _lock(made: argparse.ArgumentParser, say: Words) -> None:
     for name, words in (("json", "as data"), ("markdown", "for a commit message or a pull request")):
         views.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=say(words))
     words = say("remarks on the lock's lines for a CI service; the one this runs in, if not given")
-    forms, here = tuple(FORMS), service(os.environ)
-    views.add_argument("--annotations", dest="form", nargs="?", choices=forms, const=here, help=words)
+    _annotations(views, words)
     made.set_defaults(view="text")
 
 
@@ -171,7 +188,8 @@ _EXPLAIN = """  python -m vlmpatch explain train.log
 _DOCTOR = """  python -m vlmpatch doctor
   python -m vlmpatch doctor --command 'swift sft --model … --deepspeed zero3'
   python -m vlmpatch doctor --command finetune_lora.sh --model ./MiniCPM-V-2_6
-  python -m vlmpatch doctor --markdown"""
+  python -m vlmpatch doctor --markdown
+  python -m vlmpatch doctor --command train.sh --annotations github"""
 _VERIFY = """  python -m vlmpatch verify
   python -m vlmpatch verify --only zero3-recompute-release"""
 _LOCK = """  python -m vlmpatch lock                       writes vlmpatch.lock: commit it

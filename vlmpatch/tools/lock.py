@@ -97,7 +97,7 @@ def diff(catalog: Catalog, say: Words, path: str, other: str, view: str, form: s
     elif view == "markdown":
         print(markdown(change, catalog, say))
     elif view == "annotations":
-        if change.differences or form == "gitlab":  # its report is a list, if an empty one
+        if change.differences or form in ci.WHOLE:
             print(ci.lines(remarks(change, catalog, say, path), form))
     else:
         page(change, catalog, say).show(sys.stdout)

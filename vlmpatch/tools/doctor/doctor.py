@@ -29,6 +29,7 @@ from vlmpatch.gate.verdict import ranges
 from vlmpatch.tools.doctor import engines, installation, models, remote, verified
 from vlmpatch.tools.doctor.acting import Group, groups
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
+from vlmpatch.tools.doctor.remarks import remarks
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.findings import Finding, ordered, redacted
 from vlmpatch.tools.lint import command, configuration, understood
@@ -38,6 +39,7 @@ from vlmpatch.tools.lint.model import Model
 from vlmpatch.tools.lint.model import read as read_model
 from vlmpatch.tools.lint.rules import lint
 from vlmpatch.tools.lint.understood import Understood
+from vlmpatch.tools.view import ci
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
@@ -461,24 +463,30 @@ def markdown(findings: Findings, say: Words) -> str:
     lines = ["### vlmpatch doctor", ""]
     lines += [_summary(findings, say), ""]
     for finding in findings.findings:
-        lines.append(f"- **{finding.code} {say(finding.severity)}** {finding.title}")
+        lines.append(f"- **{finding.code} {say(finding.severity)}** {_plain(finding.title)}")
         lines += [f"  - {_code(row)}" for row in (finding.evidence, *finding.fix.splitlines()) if row]
     for seen in findings.launches or ():
-        lines += ["", say("Understood of the training in {where}", where=seen.where), ""]
+        lines += ["", say("Understood of the training in {where}", where=_code(seen.where)), ""]
         lines += [f"- {label}: {_code(text)}" for label, text in understood.rows(seen, say)]
     lines += ["", "| package | version | where |", "|---|---|---|"]
     lines += [
-        f"| {name} | {found.version} | {found.folder or ''} |"
+        f"| {name} | {_plain(found.version)} | {_plain(found.folder or '')} |"
         for name, found in findings.packages.items()
         if found.version
     ]
     lines += ["", "<details><summary>patches</summary>", ""]
-    lines += [f"- `{status.id}` {status.state.value}: {status.reason}" for status in findings.patches]
+    lines += [f"- `{status.id}` {status.state.value}: {_plain(status.reason)}" for status in findings.patches]
     return redacted("\n".join([*lines, "", "</details>"]))
 
 
+def _plain(text: str) -> str:
+    """``text`` in one line, of which Markdown takes nothing for its own."""
+    return re.sub(r"([\\`*<>|\[\]&~]|\b_|_\b)", r"\\\1", " ".join(text.split()))
+
+
 def _code(text: str) -> str:
-    """``text`` as code, which backticks in it do not end."""
+    """``text`` as code in one line, which backticks in it do not end."""
+    text = " ".join(text.split())
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence, space = "`" * (longest + 1), " " if longest else ""
     return f"{fence}{space}{text}{space}{fence}"
@@ -493,8 +501,18 @@ def digest(findings: Findings) -> str:
     return f"{sum_} {' '.join(parts)}"
 
 
-def doctor(catalog: Catalog, asked: Asked, say: Words, view: str = "text", strict: bool = False) -> int:
-    """Print one view: ``text``, ``all``, ``json``, ``markdown`` or ``digest``.
+def doctor(
+    catalog: Catalog, asked: Asked, say: Words, view: str = "text", strict: bool = False, form: str = ""
+) -> int:
+    """Print one view: ``text``, ``all``, ``json``, ``markdown``, ``digest`` or ``annotations``.
+
+    Args:
+        catalog: what is known.
+        asked: what to look at.
+        say: the language.
+        view: which.
+        strict: count warnings too.
+        form: of annotations, one of ``ci.FORMS``.
 
     Returns:
         0 when every patch that is needed can be had, else 1; ``strict`` counts warnings too.
@@ -506,6 +524,10 @@ def doctor(catalog: Catalog, asked: Asked, say: Words, view: str = "text", stric
         print(markdown(findings, say))
     elif view == "digest":
         print(digest(findings))
+    elif view == "annotations":
+        made = remarks(findings.findings, asked)
+        if made or form in ci.WHOLE:
+            print(ci.lines(made, form))
     else:
         page(findings, say, view == "all").show(sys.stdout)
     return 0 if findings.sound and (findings.spotless or not strict) else 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import glob
 import io
 import json
@@ -14,18 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from vlmpatch.catalog.environment import suggestion
-from vlmpatch.catalog.location import patch_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.gate import versions
 from vlmpatch.tools import codes
-from vlmpatch.tools.explain import failures
+from vlmpatch.tools.explain import failures, pages
 from vlmpatch.tools.explain.diagnose import WATCHED, Diagnosis, Hit, diagnose, printable, shown
 from vlmpatch.tools.explain.inputs import Text, texts
+from vlmpatch.tools.explain.pages import SCHEMA
 from vlmpatch.tools.explain.symptoms import squeeze
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
-SCHEMA = 1  # of --json
 LARGE = 64 << 20  # from here on progress is shown
 LOGS = (".log", ".txt", ".out", ".err")  # what a folder of logs holds
 _LOG = re.compile(r"\.(?:log|txt|out|err)(?:[.-]\d{1,14}){0,3}(?:\.(?:gz|bz2|xz|zip))?$")
@@ -138,6 +136,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
     foreign = given.diagnosis.hit if hit is None else None
     return {
         "schema": SCHEMA,
+        "about": "log",
         "failure": hit.failure.id if hit else None,
         "title": say.pick(hit.failure.title) if hit else None,
         "cause": say.pick(given.why) if hit else None,
@@ -312,60 +311,6 @@ def _headline(given: Answer) -> str:
     )
 
 
-def failure_page(failure: failures.Failure, catalog: Catalog, say: Words) -> Page:
-    """All about one failure."""
-    made = Page()
-    made.add(f"{failure.id} · {say.pick(failure.title)}", "head")
-    made.add()
-    if failure.where[0]:
-        made.add(say.pick(failure.where), label=say("Where"))
-    made.add(say.pick(failure.cause), label=say("Why"))
-    label = say("Ended by")
-    ending = failure.patches(catalog)
-    for entry in ending:
-        made.add(f"{entry.id}: {say.pick((entry.summary, entry.summary_zh))}", label=label)
-        label = " "
-    if not ending and not failure.foreign:
-        made.add(say("no patch yet; this helps:"), label=label)
-    for number, line in enumerate(failure.advice[say.language == "zh"]):
-        made.code(line, say("Do this") if number == 0 else say("or"))
-    return made
-
-
-def code_page(code: codes.Code, say: Words) -> Page:
-    """What one of doctor's codes means."""
-    made = Page()
-    made.add(f"{code.id} · {say.pick(code.title)}", "head")
-    made.add()
-    made.add(say.pick(code.cause), label=say("Why"))
-    made.add(say.pick(code.remedy), label=say("Do this"))
-    for number, failure in enumerate(code.failures):
-        made.code(f"python -m vlmpatch explain {failure}", say("More") if number == 0 else " ")
-    return made
-
-
-def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
-    """The page of one patch: its summary, then what its file says of itself."""
-    path = patch_path(os.path.join(os.path.dirname(catalog.path), "patches"), entry.module)
-    with open(path, encoding="utf-8") as handle:
-        words = ast.get_docstring(ast.parse(handle.read())) or ""
-    made = Page()
-    made.add(entry.id, "head")
-    made.add(say.pick((entry.summary, entry.summary_zh)))
-    made.add()
-    for paragraph in words.strip().split("\n\n"):
-        made.add(" ".join(paragraph.split()))
-        made.add()
-    made.add(entry.severity, label=say("Severity"))
-    needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
-    made.add(needs, label=say("Needs"))
-    made.code(f"VLMPATCH_DISABLE={entry.id}", say("Switch off"))
-    made.code(path, say("Source"))
-    for link in entry.upstream:
-        made.code(link, say("More"))
-    return made
-
-
 def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = False) -> int:
     """Print the page of each patch, failure or code of ``asked``, and what the logs among them show.
 
@@ -385,11 +330,10 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         )
         print(wanted, file=sys.stderr)
         return 2
-    pages = [made for each in asked if (made := _page_of(each, catalog, say))]
-    rest = [each for each in asked if not _page_of(each, catalog, say)]
-    for made in pages:
-        made.show(sys.stdout)
-    if pages and not rest:
+    found = {each: called for each in asked if (called := pages.called(each, catalog))}
+    rest = [each for each in asked if each not in found]
+    if found and not rest:
+        _show([], list(found.values()), catalog, say, as_json)
         return 0
     try:
         given = _of_message(rest, catalog, say) if _is_message(rest) else _of_logs(rest, catalog, say)
@@ -401,22 +345,22 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         )
         print(problem, file=sys.stderr)
         return 2
-    if as_json:
-        print(json.dumps(data(given, say), ensure_ascii=False, indent=2))
-    else:
-        page(given, say).show(sys.stdout)
+    _show([given], list(found.values()), catalog, say, as_json)
     return 0 if given.ours else 1
 
 
-def _page_of(name: str, catalog: Catalog, say: Words) -> Page | None:
-    """The page of the patch, failure or code that is called ``name``."""
-    if name in catalog.entries:
-        return patch_page(catalog.entries[name], catalog, say)
-    if failure := failures.read(catalog.path).called(name):
-        return failure_page(failure, catalog, say)
-    if code := codes.read().get(name.upper()):
-        return code_page(code, say)
-    return None
+def _show(
+    logs: list[Answer], known: Sequence[pages.Known], catalog: Catalog, say: Words, as_json: bool
+) -> None:
+    """Print what is known by its name, then what the logs show; as data a list where it is more than one."""
+    if as_json:
+        every = [*(pages.data(each, catalog, say) for each in known), *(data(each, say) for each in logs)]
+        print(json.dumps(every[0] if len(every) == 1 else every, ensure_ascii=False, indent=2))
+        return
+    for each in known:
+        pages.page(each, catalog, say).show(sys.stdout)
+    for answered in logs:
+        page(answered, say).show(sys.stdout)
 
 
 def _is_message(asked: Sequence[str]) -> bool:
