@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from vlmpatch.catalog.model import State, Status
     from vlmpatch.engine.engine import PatchError
 
-__all__ = ["PatchError", "State", "Status", "__version__", "disabled", "redo", "require", "status", "undo"]
+__all__ = [
+    "PatchError", "State", "Status", "__version__", "disabled", "redo", "require", "status", "undo", "use",
+]  # fmt: skip
 
 _HOMES = {
     "PatchError": "vlmpatch.engine.engine",
@@ -68,6 +70,22 @@ def require(*ids: str, lock: str | None = None) -> None:
             what is not as in the lock.
     """
     _engine().require(ids, lock)
+
+
+def use(*names: str) -> None:
+    """Switch on patch sets of others that are installed; VLMPATCH_SETS does so without an edit.
+
+    Their patches are then judged, applied, reported and taken back as ours are, under ids that begin with the
+    set's name: ``acme-vl/rope-cache``. Their code is not vlmpatch's; see SECURITY.md.
+
+    Args:
+        names: of the sets, as ``python -m vlmpatch doctor`` prints them.
+
+    Raises:
+        PatchError: there is no such set, something in it is broken, or it has a patch that vlmpatch has; then
+            nothing of it is switched on.
+    """
+    _engine().use(names)
 
 
 def undo(*ids: str) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 from vlmpatch.gate.source import Code, Function, Unrecognised, of_file, of_module
-from vlmpatch.journal.journal import AlreadyPatched, Foreign, Journal, WrongSignature
+from vlmpatch.journal.journal import AlreadyPatched, Foreign, Journal, Taken, WrongSignature
 from vlmpatch.support import log
 from vlmpatch.support.arguments import Argument
 
@@ -65,7 +65,8 @@ class Patch:
         with contextlib.ExitStack() as block:
             with self._journal.lock:
                 if self.active:
-                    block.enter_context(self._journal.swapped(self.id, owner, name, value))
+                    with self._told():
+                        block.enter_context(self._journal.swapped(self.id, owner, name, value))
             yield
 
     def set_item(self, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
@@ -93,6 +94,16 @@ class Patch:
 
     def _write(self, write: Callable[..., None], *what: Any, **options: Any) -> None:
         # Under one lock with what switches us off: nothing is written behind an undo's back.
-        with self._journal.lock:
+        with self._journal.lock, self._told():
             if self.active:
                 write(self.id, *what, **options)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """In the midst of the host's code a place that is taken is told, and nothing is raised."""
+        try:
+            yield
+        except Taken as conflict:
+            if not self.settled:
+                raise
+            self.warn(f"taken {conflict}", f"{conflict}; it was left as it is", own=True)

@@ -154,6 +154,7 @@ EXITS = {
     ("run", "{folder}/locked"): 126,
     ("run",): 2,
     ("retire",): 0,
+    ("new", "Bad_Id", "--upstream", "lib"): 2,
     ("lock", "--file", "{folder}/vlmpatch.lock"): 0,
     ("lock", "--file", "{folder}/vlmpatch.lock", "--diff"): 0,
     ("lock", "--file", "{folder}/other.lock", "--diff"): 1,
@@ -203,7 +204,7 @@ def test_exit_codes(
     text = (folder / "vlmpatch.lock").read_text()
     (folder / "other.lock").write_text(text.replace('greeter = "1.0"', 'greeter = "1.1"'))
     if words[0] == "lock":
-        monkeypatch.setattr("vlmpatch.catalog.location.default_path", lambda: catalog.path)
+        monkeypatch.setattr("vlmpatch.catalog.sets.default_path", lambda: catalog.path)
     try:
         ended = cli.main([word.format(folder=folder) for word in words])
     except SystemExit as leaving:  # argparse

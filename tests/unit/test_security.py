@@ -6,6 +6,7 @@ import ast
 import importlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -188,6 +189,32 @@ def test_s9_words_in_the_store_end_nothing_by_themselves() -> None:
             word = {"kind": "end", "nonce": nonce, "number": 1, "case": case, "text": "BAIT"}
             store.set("p/word/0", __import__("json").dumps(word))
             assert monitor.look(1000.0 + 15 * look)[0] != "end", (nonce, case)
+
+
+def test_s10_patch_sets_are_switched_on_by_name_alone(installed: Path, tmp_path: Path) -> None:
+    probe = "import vlmpatch; print(sorted(s.set for s in vlmpatch.status().values() if s.set), *sys.modules)"
+    folder = tmp_path / "job"
+    for name in ("evil", "acme_vl_patches"):  # folders beside the job, in the form of a set
+        (folder / name / "patches").mkdir(parents=True)
+        (folder / name / "__init__.py").write_text(BAIT)
+        (folder / name / "compat.toml").write_text("schema = 1\n")
+    for value in ("evil", "../evil", "patches.evil.evil", "os", "acme_vl_patches"):
+        out = run(installed, "-c", f"import sys; {probe}", cwd=folder, VLMPATCH_SETS=value)
+        assert f"VLMPATCH_SETS: there is no patch set {value!r}" in out
+        assert "BAIT" not in out
+    example = ROOT / "examples" / "patch-set" / "acme_vl_patches"
+    site = shutil.copytree(example, tmp_path / "site" / "acme_vl_patches")
+    (site / "__init__.py").write_text(BAIT)
+    info = tmp_path / "site" / "acme_vl_patches-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-vl-patches\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[vlmpatch.patch_sets]\nacme-vl = acme_vl_patches\n")
+    path = {"PYTHONPATH": str(tmp_path / "site")}
+    for env, named in ((path, "[]"), ({**path, "VLMPATCH_SETS": "acme-vl"}, "['acme-vl', 'acme-vl']")):
+        out = run(installed, "-c", f"import sys; {probe}", cwd=tmp_path, **env)
+        assert out.startswith(named)
+        assert "acme_vl_patches" not in out
+        assert "BAIT" not in out
 
 
 def test_the_wheel_says_where_its_files_come_from(installed: Path) -> None:

@@ -11,7 +11,14 @@ from typing import NamedTuple
 
 from vlmpatch.catalog.model import Problem
 
-NAMES = ("VLMPATCH_DISABLE", "VLMPATCH_LOCK", "VLMPATCH_LOG", "VLMPATCH_STRICT", "VLMPATCH_WATCH")
+NAMES = (
+    "VLMPATCH_DISABLE",
+    "VLMPATCH_LOCK",
+    "VLMPATCH_LOG",
+    "VLMPATCH_SETS",
+    "VLMPATCH_STRICT",
+    "VLMPATCH_WATCH",
+)
 _PREFIX = "VLMPATCH"
 _OF_THE_TESTS = (
     "_FULL",
@@ -52,6 +59,11 @@ def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
     )
 
 
+def sets(environ: Mapping[str, str]) -> list[str]:
+    """The patch sets of others that VLMPATCH_SETS names."""
+    return list(dict.fromkeys(environ.get("VLMPATCH_SETS", "").replace(",", " ").split()))
+
+
 def _unknown(environ: Mapping[str, str]) -> Iterator[Problem]:
     for name in sorted(environ):
         ours = name.startswith(_PREFIX) and not name.removeprefix(_PREFIX).startswith(_OF_THE_TESTS)
@@ -60,11 +72,17 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[Problem]:
             yield Problem(name, "no variable of this name is read", remedy)
 
 
+def disabled(environ: Mapping[str, str], known: Collection[str]) -> frozenset[str]:
+    """The patches of ``known`` that VLMPATCH_DISABLE names."""
+    return _disable(environ.get("VLMPATCH_DISABLE", ""), known, [])
+
+
 def _disable(value: str, known: Collection[str], problems: list[Problem]) -> frozenset[str]:
     asked = {word for word in value.replace(",", " ").split() if word}
     if "all" in asked:
         return frozenset(known)
-    for word in sorted(asked - set(known)):
+    for word in sorted(each for each in asked - set(known) if "/" not in each):
+        # One with a slash is of a patch set of others, which may be switched on later.
         remedy = f"{suggestion(word, known)}`python -m vlmpatch list` prints the ids; `all` means every one"
         problems.append(Problem("VLMPATCH_DISABLE", f"{word!r} is no patch id", remedy))
     return frozenset(asked & set(known))

@@ -21,7 +21,7 @@ SEVERITIES = ("crash", "hang", "silent", "cost")
 # Compiled when a catalog is checked: most processes read one that was.
 _ID = r"[a-z0-9]+(-[a-z0-9]+)*"
 _TARGET = r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*"
-_WRITTEN = tuple(field for field in Entry._fields if field != "module")
+_WRITTEN = tuple(field for field in Entry._fields if field not in ("module", "set", "package"))
 _OPTIONAL = ("before", "summary_zh")  # without its Chinese a summary is English in both languages
 
 

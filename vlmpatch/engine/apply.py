@@ -11,12 +11,12 @@ from vlmpatch.api import Patch
 from vlmpatch.catalog.model import Entry, State, Status
 from vlmpatch.gate.source import NoSource, Unrecognised, of_module
 from vlmpatch.gate.verdict import by_code, by_version, unseen
-from vlmpatch.journal.journal import AlreadyPatched, Foreign
+from vlmpatch.journal.journal import AlreadyPatched, Foreign, Taken
 
 
 def load(entry: Entry) -> ModuleType:
     """The patch file of ``entry``, imported."""
-    return importlib.import_module(f"vlmpatch.patches.{entry.module}")
+    return importlib.import_module(f"{entry.package}.{entry.module}")
 
 
 def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str, str]) -> Status:
@@ -43,7 +43,7 @@ def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str
         return unseen(entry, module.__name__, modules, absent)
     except Unrecognised as difference:
         return Status(entry.id, State.CONFLICT, f"{difference}; nothing was changed")
-    except (AlreadyPatched, Foreign) as neighbour:
+    except (AlreadyPatched, Foreign, Taken) as neighbour:
         return Status(entry.id, State.CONFLICT, f"{neighbour}; nothing was changed")
     return Status(entry.id, State.APPLIED, f"{verdict.reason}: {'; '.join(patch.changes())}")
 

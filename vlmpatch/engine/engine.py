@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import ModuleType
@@ -61,14 +62,38 @@ class Engine:
             log.info(f"VLMPATCH_DISABLE switches off {', '.join(sorted(self.asked.disable))}")
         self.hooks.install()
         watch_remote_code(self.hooks, self.journal, self._remote, self._watch)
-        here = functools.partial(facts, self.catalog, self._off, self.asked.lock)
-        watch_nodes(self.hooks, self.journal, self._nodes, self._watch, here)
-        for entry in self.catalog.entries.values():
+        watch_nodes(self.hooks, self.journal, self._nodes, self._watch, self._facts)
+        self._wait_for(self.catalog.entries.values())
+        for problem in self.problems:
+            log.warn(f"vlmpatch: {problem}")
+
+    def _facts(self) -> dict[str, str]:
+        return facts(self.catalog, self._off, self.asked.lock)
+
+    def _wait_for(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
             for target in entry.targets:
                 wait = self.hooks.watch_before if entry.before else self.hooks.watch
                 wait(target, functools.partial(self.on_target, entry))
-        for problem in self.problems:
-            log.warn(f"vlmpatch: {problem}")
+
+    def use(self, names: Iterable[str]) -> None:
+        """See ``vlmpatch.use``."""
+        from vlmpatch.catalog import sets
+
+        with self._lock:
+            known = self.catalog
+            made = sets.add(known, names, "vlmpatch.use")
+            if problems := made.problems[len(known.problems) :]:
+                raise PatchError("; ".join(map(str, problems)))
+            new = {id_: entry for id_, entry in made.entries.items() if id_ not in known.entries}
+            if conflicts := [reason for id_, reason in made.conflicts.items() if id_ in new]:
+                raise PatchError("; ".join(conflicts))
+            self._outcomes.update({id_: {} for id_ in new})
+            self._told.update({id_: WeakSet() for id_ in new})
+            off = environment.disabled(os.environ, made.entries) & new.keys()
+            self._switches.switch_off(off, BY_ENVIRONMENT)
+            self.catalog = made
+        self._wait_for(new.values())  # not under the lock: those whose target is there are applied now
 
     def on_target(self, entry: Entry, module: ModuleType) -> None:
         """``module``, a target of ``entry``, has run its code: decide and apply, now or when it may be."""
@@ -153,6 +178,8 @@ class Engine:
     def _attempt(self, entry: Entry, module: ModuleType, handle: Patch) -> Status:
         from vlmpatch.engine.apply import attempt
 
+        if reason := self.catalog.conflicts.get(entry.id):
+            return Status(entry.id, State.CONFLICT, f"{reason}; nothing was changed")
         try:
             status = attempt(entry, module, handle, self.catalog.modules)
         except Exception as error:
@@ -188,6 +215,8 @@ class Engine:
 
         if reason := self._switches.reason(entry.id):
             return Status(entry.id, State.OFF, reason)
+        if reason := self.catalog.conflicts.get(entry.id):
+            return Status(entry.id, State.CONFLICT, f"{reason}; nothing was changed")
         seen = self._outcomes[entry.id].copy()
         unseen = [
             forecast(entry, each, seen, self.catalog.modules) for each in entry.targets if each not in seen
@@ -294,6 +323,10 @@ def _failure(entry: Entry, error: BaseException) -> Status:
 def make(environ: Mapping[str, str]) -> Engine:
     """An engine for the catalog that is installed and what ``environ`` asks for; ``arm`` sets it to work."""
     catalog = read(default_path())
+    if named := environment.sets(environ):
+        from vlmpatch.catalog import sets  # importlib.metadata is slow to import
+
+        catalog = sets.add(catalog, named, "VLMPATCH_SETS")
     asked = environment.read(environ, catalog.entries)
     log.configure(asked.log)
     return Engine(catalog, asked)

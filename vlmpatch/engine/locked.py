@@ -26,7 +26,7 @@ def outlooks(catalog: Catalog, off: Collection[str]) -> dict[str, Outlook]:
     """
     # By target: a target that several patches look at is read once.
     by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
-    found = {entry.id: outlook(entry, catalog.modules, off) for entry in by_target}
+    found = {entry.id: outlook(entry, catalog, off) for entry in by_target}
     return {id_: found[id_] for id_ in catalog.entries}
 
 
@@ -60,6 +60,7 @@ def sentence(path: str, found: list[Difference]) -> str:
 
 _WORDS = {
     "package": "other versions",
+    "set": "other patch sets",
     "added": "applied and not in it",
     "removed": "in it and not applied",
     "revised": "changed patches",
@@ -68,11 +69,12 @@ _WORDS = {
 
 
 def _named(found: list[Difference]) -> str:
-    names = [_versions(each) if each.kind == "package" else each.name for each in found]
+    versions = ("package", "set")
+    names = [_versions(each) if each.kind in versions else each.name for each in found]
     names = list(dict.fromkeys(names))
     more = [f"{len(names) - SHOWN} more"] if len(names) > SHOWN else []
     return ", ".join([*names[:SHOWN], *more])
 
 
 def _versions(each: Difference) -> str:
-    return f"{each.name} {each.after or 'not installed'} for {each.before or 'none'}"
+    return f"{each.name} {each.after or 'absent'} for {each.before or 'none'}"

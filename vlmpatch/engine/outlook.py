@@ -34,16 +34,19 @@ class Outlook(NamedTuple):
         return self.status.state is State.ARMED
 
 
-def outlook(entry: Entry, modules: Mapping[str, str], off: Collection[str]) -> Outlook:
+def outlook(entry: Entry, catalog: Catalog, off: Collection[str]) -> Outlook:
     """Ask the gate of ``entry`` about the sources where they lie.
 
     Args:
         entry: the patch.
-        modules: import names of distributions, as in ``Catalog.modules``.
+        catalog: what it is from.
         off: the ids that VLMPATCH_DISABLE names.
     """
+    modules = catalog.modules
     if entry.id in off:
         return Outlook(Status(entry.id, State.OFF, BY_ENVIRONMENT), {})
+    if reason := catalog.conflicts.get(entry.id):
+        return Outlook(Status(entry.id, State.CONFLICT, f"{reason}; it will stay off"), {})
     try:
         verdict = by_version(entry, modules)
         if not verdict.needed:
@@ -95,13 +98,19 @@ def lock_of(
         vlmpatch: its version.
         also: packages whose versions are wanted too, for those of another lock.
     """
-    installed = Installed(catalog.patches)
     acting = [entry for entry in catalog.entries.values() if outlooks[entry.id].acts]
-    locked = {
-        entry.id: Locked(entry.id, installed.of(entry.module), dict(outlooks[entry.id].shapes))
+    installed = {
+        (entry.set, entry.package): Installed(catalog.patches_of(entry), tuple(entry.package.split(".")))
         for entry in acting
     }
-    return Lock(vlmpatch, dict(_packages(acting, also, catalog.modules)), locked)
+    locked = {
+        entry.id: Locked(
+            entry.id, installed[entry.set, entry.package].of(entry.module), dict(outlooks[entry.id].shapes)
+        )
+        for entry in acting
+    }
+    sets = {name: f"{each.distribution} {each.version}" for name, each in catalog.sets.items()}
+    return Lock(vlmpatch, dict(_packages(acting, also, catalog.modules)), locked, sets)
 
 
 def _packages(

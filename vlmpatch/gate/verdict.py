@@ -83,7 +83,7 @@ class Fault(NamedTuple):
 def ranges(catalog: Catalog) -> list[Problem]:
     """Problems of the catalog's version ranges, which ``catalog`` leaves unread for speed."""
     return [
-        Problem(f"{catalog.path}, patch {entry.id!r}, requires.{distribution}", *fault)
+        Problem(f"{catalog.path_of(entry)}, patch {entry.id!r}, requires.{distribution}", *fault)
         for entry in catalog.entries.values()
         for distribution, specifier in entry.requires.items()
         for fault in _faults(specifier)

@@ -28,11 +28,15 @@ from vlmpatch.journal.overrides import Override, OverrideStack
 from vlmpatch.journal.wrappers import Foreign, Wrapper, WrapperChain, WrongSignature, carried, chain_of
 from vlmpatch.support.locks import Lock
 
-__all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "WrongSignature", "default_of"]
+__all__ = ["ABSENT", "AlreadyPatched", "Foreign", "Journal", "Taken", "WrongSignature", "default_of"]
 
 
 class AlreadyPatched(Exception):
     """The target carries this patch already, from another copy of vlmpatch in this process."""
+
+
+class Taken(Exception):
+    """Patches of two sets want one place to hold different things; the text names both."""
 
 
 class Record:
@@ -64,6 +68,7 @@ class Journal:
         self._records: list[Record] = []
         self._overrides = OverrideStack()
         self.lock = Lock()
+        self._sets: set[str] = set()  # whose changes there were; nearly always ours alone
         self._kept = 64  # changes there were when those of dead objects were last forgotten
 
     def changes(self, patch: str) -> list[str]:
@@ -224,6 +229,7 @@ class Journal:
 
     def _put(self, patch: str, value: Override, what: str) -> Record:
         with self.lock:
+            self._hold_apart(patch, value, what)
             present = self._present(patch, value)
             if present is None:
                 record = Record(patch, what, SetValue(self._overrides, value))
@@ -234,6 +240,21 @@ class Journal:
                 self._overrides.change(former, value.value)
                 record.what = what
             return record
+
+    def _hold_apart(self, patch: str, value: Override, what: str) -> None:
+        """A value of one set never covers what a patch of another has put there, be it a value or a layer.
+
+        Raises:
+            Taken: it would.
+        """
+        mine = _set_of(patch)
+        self._sets.add(mine)
+        for record in self._records if len(self._sets) > 1 else ():
+            former = record.change.value
+            if former is None or not record.on or _set_of(record.patch) == mine:
+                continue
+            if former.location.same(value.location) and former.value is not value.value:
+                raise Taken(f"{what}: {record.patch} has changed it, and only one of the two can act")
 
     def _present(self, patch: str, value: Override) -> tuple[Record, Override] | None:
         """What ``patch`` itself has put at the location of ``value`` before."""
@@ -246,6 +267,7 @@ class Journal:
         return None
 
     def _do(self, record: Record) -> None:
+        self._sets.add(_set_of(record.patch))
         # Recorded first: whatever interrupts what follows, it can be undone.
         self._records.append(record)
         record.change.on()
@@ -253,3 +275,8 @@ class Journal:
             self._records = [record for record in self._records if record.change.alive]
             self._overrides.prune()
             self._kept = max(64, len(self._records))
+
+
+def _set_of(patch: str) -> str:
+    """The patch set of others that ``patch`` is from; empty for ours."""
+    return patch.rpartition("/")[0]

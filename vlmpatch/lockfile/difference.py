@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vlmpatch.lockfile.lock import ABSENT, ANY, Lock, Locked
 
-KINDS = ("added", "removed", "revised", "reshaped", "package")
+KINDS = ("added", "removed", "revised", "reshaped", "package", "set")
 
 
 class Difference(NamedTuple):
@@ -15,8 +15,9 @@ class Difference(NamedTuple):
 
     Attributes:
         kind: ``added``: it applies now and did not; ``removed``: the other way round; ``revised``: the patch
-            has changed; ``reshaped``: its target has, and the patch still knows it; ``package``: a version.
-        name: the patch's id, or the package's name.
+            has changed; ``reshaped``: its target has, and the patch still knows it; ``package``: a version;
+            ``set``: a patch set of others.
+        name: the patch's id, or the name of the package or set.
         before: the revision, shape or version before; empty where there was none.
         after: the one after.
         target: of ``reshaped``, the module.
@@ -41,14 +42,16 @@ def compare(before: Lock, after: Lock, reasons: Mapping[str, str] | None = None)
         after: another, or what is found in an environment.
         reasons: by patch, why it applies or does not in ``after``.
     """
-    return [*_packages(before, after), *_patches(before, after, reasons or {})]
+    packages = _versions("package", before.packages, after.packages)
+    sets = _versions("set", before.sets, after.sets)
+    return [*packages, *sets, *_patches(before, after, reasons or {})]
 
 
-def _packages(before: Lock, after: Lock) -> Iterator[Difference]:
-    for name in sorted(before.packages.keys() | after.packages.keys()):
-        old, new = before.packages.get(name, ""), after.packages.get(name, "")
+def _versions(kind: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Difference]:
+    for name in sorted(before.keys() | after.keys()):
+        old, new = before.get(name, ""), after.get(name, "")
         if old != new:
-            yield Difference("package", name, old, new)
+            yield Difference(kind, name, old, new)
 
 
 def _patches(before: Lock, after: Lock, reasons: Mapping[str, str]) -> Iterator[Difference]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from vlmpatch.support import files
@@ -35,11 +36,15 @@ class Locked(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """The version of vlmpatch, those of the packages that its gates ask about, and what applies."""
+    """The version of vlmpatch, those of the packages that its gates ask about, and what applies.
+
+    ``sets`` are the patch sets of others that were switched on: the distribution of each, and its version.
+    """
 
     vlmpatch: str
     packages: Mapping[str, str]
     patches: Mapping[str, Locked]
+    sets: Mapping[str, str] = MappingProxyType({})
 
 
 class Unreadable(Exception):
@@ -73,7 +78,7 @@ def parse(data: Mapping[str, Any], path: str) -> Lock:
     if data.get("schema") != SCHEMA:
         what = f"is {data.get('schema')!r}, and this vlmpatch reads {SCHEMA}"
         raise Unreadable(f"{path}, schema: {what}. Install the vlmpatch that wrote it. {_AGAIN}")
-    _known(data, {"schema", "vlmpatch", "packages", "patch"}, path)
+    _known(data, {"schema", "vlmpatch", "packages", "sets", "patch"}, path)
     patches = data.get("patch", [])
     if not isinstance(patches, list):
         raise Unreadable(f"{path}, patch: is not a list of tables. {_AGAIN}")
@@ -84,7 +89,8 @@ def parse(data: Mapping[str, Any], path: str) -> Lock:
             raise Unreadable(f"{path}, patch {each.id!r}: stands there twice. {_AGAIN}")
         locked[each.id] = each
     version = _string(data, "vlmpatch", r"\S{1,80}", path)
-    return Lock(version, _strings(data, "packages", r"\S{1,80}", path), locked)
+    sets = _strings(data, "sets", r"\S{1,80} \S{1,80}", path) if "sets" in data else {}
+    return Lock(version, _strings(data, "packages", r"\S{1,80}", path), locked, sets)
 
 
 def _locked(table: object, where: str) -> Locked:
@@ -121,6 +127,9 @@ def text(lock: Lock) -> str:
     """``lock`` as a file; equal locks are equal texts."""
     lines = [_HEAD, f"schema = {SCHEMA}", f'vlmpatch = "{lock.vlmpatch}"', "", "[packages]"]
     lines += [f'{name} = "{version}"' for name, version in sorted(lock.packages.items())]
+    if lock.sets:
+        lines += ["", "# Not vlmpatch's own: patch sets of others.", "[sets]"]
+        lines += [f'{name} = "{package}"' for name, package in sorted(lock.sets.items())]
     for _, each in sorted(lock.patches.items()):
         shapes = ", ".join(f'"{target}" = "{shape}"' for target, shape in sorted(each.shapes.items()))
         lines += ["", "[[patch]]", f'id = "{each.id}"', f'revision = "{each.revision}"']

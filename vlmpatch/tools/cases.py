@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from vlmpatch.catalog.model import Catalog, Problem
+from vlmpatch.catalog.model import Catalog, PatchSet, Problem
 from vlmpatch_lab.cell import Cell
 
 if sys.version_info >= (3, 11):
@@ -132,6 +132,34 @@ def read(catalog: Catalog) -> Cases:
             found.setdefault(case.id, case)
     ordered = sorted(found.values(), key=lambda case: case.order)
     return Cases({case.id: case for case in ordered}, tuple(problems))
+
+
+def every(catalog: Catalog) -> Cases:
+    """Ours, and those of the patch sets of others, under ids that begin with the set's name."""
+    found = [read(catalog), *(of_set(each, catalog) for each in catalog.sets.values())]
+    known = {id_: case for each in found for id_, case in each.known.items()}
+    return Cases(known, tuple(problem for each in found for problem in each.problems))
+
+
+def of_set(patch_set: PatchSet, catalog: Catalog) -> Cases:
+    """Those of one patch set, which need have none; ``catalog`` has its patches."""
+    if not os.path.isdir(os.path.join(os.path.dirname(patch_set.path), "cases")):
+        return Cases({}, ())
+    bare = {
+        entry.id.rpartition("/")[2]: entry
+        for entry in catalog.entries.values()
+        if entry.set == patch_set.name
+    }
+    found = read(catalog._replace(path=patch_set.path, entries={**catalog.entries, **bare}))
+    known = [
+        dataclasses.replace(
+            case,
+            id=f"{patch_set.name}/{case.id}",
+            patch=f"{patch_set.name}/{case.patch}" if case.patch in bare else case.patch,
+        )
+        for case in found.known.values()
+    ]
+    return Cases({case.id: case for case in known}, found.problems)
 
 
 def parse(data: Mapping[str, Any], path: str, catalog: Catalog, problems: list[Problem]) -> list[Case]:

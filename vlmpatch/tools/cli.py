@@ -1,4 +1,4 @@
-"""The command line: ``python -m vlmpatch explain | doctor | verify | run | lock | list | retire``."""
+"""The command line: ``python -m vlmpatch explain | doctor | verify | run | lock | new | list | retire``."""
 
 from __future__ import annotations
 
@@ -34,15 +34,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from vlmpatch.tools.run import run
 
         return run(command)
+    if asked.verb == "new":
+        from vlmpatch.tools.new import new
+
+        return new(asked, say)
     return _report(asked, say)
 
 
 def _report(asked: argparse.Namespace, say: Words) -> int:
-    from vlmpatch.catalog.location import default_path
-    from vlmpatch.catalog.read import read
+    from vlmpatch.catalog import sets
 
-    catalog = read(default_path())
+    catalog = sets.known(os.environ)
     if asked.verb == "explain":
+        if any("/" in name for name in asked.what):  # a patch of a set that is not switched on, perhaps
+            named = {name.partition("/")[0] for name in asked.what}
+            catalog = sets.add(catalog, sorted(named & sets.installed().keys()), "explain")
         from vlmpatch.tools.explain.explain import explain
 
         return explain(asked.what, catalog, say, asked.json)
@@ -129,6 +135,13 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
     run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
     _lock(verb("lock", "write down what is applied here, or say what an upgrade changes of it", _LOCK), say)
+    made = verb("new", "lay out a patch in a package of your own, with its tests", _NEW)
+    made.add_argument("id", help=say("the patch's, in kebab-case; named by what it mends"))
+    project = say("the project that is mended, as it is imported")
+    made.add_argument("--upstream", required=True, metavar="NAME", help=project)
+    made.add_argument("--set", metavar="NAME", help=say("the patch set's name; the folder's, if not given"))
+    ended = say("the failure it ends, as `explain` names it; a new one, if not given")
+    made.add_argument("--failure", default="new", metavar="F4", help=ended)
     listing = verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
     listing.add_argument("--json", action="store_true", help=say("as data"))
     retire = verb("retire", "which patches would go with which upgrade", "  python -m vlmpatch retire")
@@ -192,6 +205,8 @@ _DOCTOR = """  python -m vlmpatch doctor
   python -m vlmpatch doctor --command train.sh --annotations github"""
 _VERIFY = """  python -m vlmpatch verify
   python -m vlmpatch verify --only zero3-recompute-release"""
+_NEW = """  python -m vlmpatch new rope-cache --upstream acme_model --set acme-vl
+  python -m vlmpatch new other-fix --upstream acme_model --failure F4"""
 _LOCK = """  python -m vlmpatch lock                       writes vlmpatch.lock: commit it
   python -m vlmpatch lock --diff                what would be applied otherwise here
   python -m vlmpatch lock --diff new.lock --markdown

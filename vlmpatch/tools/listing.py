@@ -20,6 +20,7 @@ def data(catalog: Catalog) -> dict[str, Any]:
         "patches": [
             {
                 "id": entry.id,
+                "set": entry.set or None,
                 "failures": list(entry.failures),
                 "severity": entry.severity,
                 "summary": entry.summary,
@@ -44,6 +45,10 @@ def listing(catalog: Catalog, say: Words, as_data: bool = False) -> int:
         needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
         made.add(f"{entry.id}  [{entry.severity}; {needs}]", "head")
         made.add("  " + say.pick((entry.summary, entry.summary_zh)))
+        if entry.set:
+            made.add(
+                "  " + say("Not vlmpatch's own: of the patch set {set}.", set=catalog.sets[entry.set]), "warn"
+            )
     made.show(sys.stdout)
     for problem in catalog.problems:
         print(problem, file=sys.stderr)

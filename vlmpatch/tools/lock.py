@@ -117,6 +117,7 @@ def data(change: Change) -> dict[str, Any]:
 # Each kind's heading; what stands under it is told by `_line`.
 _HEADINGS = {
     "package": "Versions",
+    "set": "Patch sets of others",
     "added": "Applied from now on",
     "removed": "No longer applied",
     "revised": "Patches that have changed",
@@ -164,7 +165,7 @@ def _summary(change: Change, say: Words) -> str:
 
 
 def _line(each: Difference, catalog: Catalog, say: Words) -> str:
-    if each.kind == "package":
+    if each.kind in ("package", "set"):
         absent = say("not in the lock")
         return f"{each.name} {each.before or absent} → {each.after or absent}"
     if each.kind == "reshaped":
@@ -188,7 +189,7 @@ def remarks(change: Change, catalog: Catalog, say: Words, path: str) -> list[Ann
         Annotation(
             "warning",
             path if shown.startswith("..") else shown,
-            places.get((each.kind == "package", each.name), 1),
+            places.get((each.kind in ("package", "set"), each.name), 1),
             f"vlmpatch: {say(_HEADINGS[each.kind])}",
             _line(each, catalog, say),
         )
@@ -197,7 +198,7 @@ def remarks(change: Change, catalog: Catalog, say: Words, path: str) -> list[Ann
 
 
 def _places(path: str) -> dict[tuple[bool, str], int]:
-    """The line of each package (True) and each patch (False) in a lock that has been read."""
+    """The line of each package or set (True) and each patch (False) in a lock that has been read."""
     found: dict[tuple[bool, str], int] = {}
     for number, line in enumerate(files.read(path).splitlines(), 1):
         key, _, value = line.partition(" = ")

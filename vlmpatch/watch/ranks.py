@@ -68,6 +68,9 @@ def facts(catalog: Catalog, off: Callable[[], Collection[str]], lock: str = "") 
     with open(catalog.path, "rb") as handle:
         known = {"the catalog": hashlib.sha256(handle.read()).hexdigest()[:8]}
     known |= {"the patches": recorded.sum_of(catalog.patches)}
+    for each in catalog.sets.values():
+        folder = os.path.join(os.path.dirname(each.path), "patches")
+        known[f"patch set {each.name}"] = f"{each.version} ({recorded.sum_of(folder)})"
     if lock:
         known["VLMPATCH_LOCK"] = _sum(lock)
     known |= {"vlmpatch": __version__, "switched off": ", ".join(sorted(off())) or "nothing"}

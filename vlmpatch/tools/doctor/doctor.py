@@ -19,10 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vlmpatch import __version__
-from vlmpatch.catalog import environment
-from vlmpatch.catalog.location import default_path
-from vlmpatch.catalog.model import Catalog, Entry, Problem, State, Status
-from vlmpatch.catalog.read import read
+from vlmpatch.catalog import environment, sets
+from vlmpatch.catalog.model import Catalog, Entry, PatchSet, Problem, State, Status
 from vlmpatch.engine.locked import outlooks
 from vlmpatch.engine.outlook import NOT_HERE, waits
 from vlmpatch.gate.verdict import ranges
@@ -78,6 +76,7 @@ class Findings(NamedTuple):
     groups: tuple[Group, ...] = ()  # of the patches that will act
     model: tuple[tuple[str, str], ...] = ()  # what is said of the model that was named
     engines: tuple[Engines, ...] = ()  # what each engine comes to, where a model or a launch was named
+    sets: tuple[PatchSet, ...] = ()  # of others, switched on
 
     @property
     def sound(self) -> bool:
@@ -98,7 +97,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         asked: a model, a configuration, a launch line to look at too.
         say: the language of the findings.
     """
-    catalog, asked, say = catalog or read(default_path()), asked or Asked(), say or Words("en")
+    catalog, asked, say = catalog or sets.known(os.environ), asked or Asked(), say or Words("en")
     chosen = environment.read(os.environ, catalog.entries)
     others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
     packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
@@ -107,7 +106,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     patches = tuple(_with_record(expected[e.id].status, e, known) for e in catalog.entries.values())
     model = read_model(asked.model) if asked.model else None
     around = Around(None, known, _ending(catalog, patches), say)
-    known_failures = failures.read(catalog.path)
+    known_failures = failures.every(catalog)
     broken = [*catalog.problems, *known_failures.problems, *ranges(catalog)]
     findings = [
         *_python(packages, say),
@@ -115,6 +114,7 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         *_problems(broken, "D02", "error", say),
         *_problems(chosen.problems, "D03", "warning", say),
         *_copies(packages, say),
+        *_unused(catalog, say),
         *_altered(installation.compare(), say),
         *_remote(remote.cache(os.environ), around, "D06"),
         *_model(model, around),
@@ -135,7 +135,15 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     described = models.rows(read_, catalog, patches, findings, known, say) if read_ else ()
     compared = _engines(read_, told, around) if asked.model else ()
     return Findings(
-        packages, patches, tuple(findings), launched, told.seen, grouped, tuple(described), tuple(compared)
+        packages,
+        patches,
+        tuple(findings),
+        launched,
+        told.seen,
+        grouped,
+        tuple(described),
+        tuple(compared),
+        tuple(catalog.sets.values()),
     )
 
 
@@ -207,6 +215,12 @@ def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
         if found.others:
             title = say("There are several copies of {name}; the first is used.", name=name)
             yield Finding("D09", "warning", title, f"{found.folder}, {', '.join(found.others)}", "")
+
+
+def _unused(catalog: Catalog, say: Words) -> Iterator[Finding]:
+    for name in sorted(sets.installed().keys() - catalog.sets.keys()):
+        title = say("A patch set of others is installed and not switched on.")
+        yield Finding("D11", "note", title, name, f"VLMPATCH_SETS={name}")
 
 
 def _altered(files: installation.Comparison, say: Words) -> Iterator[Finding]:
@@ -324,6 +338,13 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
     for name, found in findings.packages.items():
         if found.version is not None or name in ("torch", "transformers"):
             made.add(_where(found, say), "" if found.version else "warn", f"  {name}")
+    if findings.sets:
+        made.add()
+        made.add(say("Patch sets of others, whose code is not vlmpatch's"), "head")
+        for each in findings.sets:
+            made.add(
+                f"{each.distribution} {each.version}, {os.path.dirname(each.path)}", label=f"  {each.name}"
+            )
     if findings.environment:
         made.add()
         made.add(say("Launch environment"), "head")
@@ -453,6 +474,7 @@ def data(findings: Findings) -> dict[str, Any]:
             {"id": status.id, "state": status.state.value, "reason": status.reason}
             for status in findings.patches
         ],
+        "sets": [each._asdict() for each in findings.sets],
         "environment": findings.environment,
         "launches": None if findings.launches is None else [each._asdict() for each in findings.launches],
     }
@@ -474,6 +496,7 @@ def markdown(findings: Findings, say: Words) -> str:
         for name, found in findings.packages.items()
         if found.version
     ]
+    lines += [f"| patch set {each.name} | {each.distribution} {each.version} | |" for each in findings.sets]
     lines += ["", "<details><summary>patches</summary>", ""]
     lines += [f"- `{status.id}` {status.state.value}: {_plain(status.reason)}" for status in findings.patches]
     return redacted("\n".join([*lines, "", "</details>"]))
@@ -495,6 +518,7 @@ def _code(text: str) -> str:
 def digest(findings: Findings) -> str:
     """One line that is equal on nodes that would train alike."""
     versions = [f"{name}={found.version}" for name, found in findings.packages.items() if found.version]
+    versions += [f"{each.name}={each.version}" for each in findings.sets]
     parts = [f"vlmpatch={__version__}", f"python={platform.python_version()}", *versions]
     states = [f"{status.id}={status.state.value}" for status in findings.patches]
     sum_ = hashlib.sha256("\n".join([*parts, *states]).encode()).hexdigest()[:12]

@@ -52,7 +52,7 @@ def read(lines: Iterable[str]) -> Mapping[str, Proofs]:
 
 def revision(entry: Entry) -> str:
     """Of the patch as it is installed here; nothing where its file cannot be read."""
-    return Installed(os.path.join(_ROOT, "patches")).of(entry.module)
+    return "" if entry.set else Installed(os.path.join(_ROOT, "patches")).of(entry.module)
 
 
 def sentence(entry: Entry, proven: Proofs, installed: Mapping[str, str | None], revision: str) -> str:

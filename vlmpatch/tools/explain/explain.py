@@ -112,7 +112,7 @@ def answer(stream: BinaryIO, catalog: Catalog, say: Words, progress: Callable[[i
 
 def _of_text(text: Text, catalog: Catalog, say: Words, progress: Callable[[int], None] | None) -> Answer:
     stream = io.BytesIO() if text.instead else text.stream
-    diagnosis = diagnose(stream, failures.read(catalog.path), progress)
+    diagnosis = diagnose(stream, failures.every(catalog), progress)
     return _concluded(diagnosis, catalog, say)._replace(file=text.name, instead=text.instead)
 
 
@@ -339,7 +339,7 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         given = _of_message(rest, catalog, say) if _is_message(rest) else _of_logs(rest, catalog, say)
     except OSError as error:
         name = str(error.filename or " ".join(rest))
-        hint = suggestion(name, [*catalog.entries, *failures.read(catalog.path).known, *codes.read()])
+        hint = suggestion(name, [*catalog.entries, *failures.every(catalog).known, *codes.read()])
         problem = (
             f"'{printable(name, 80)}' is no patch and no failure, and as a log: {error.strerror}. {hint}"
         )

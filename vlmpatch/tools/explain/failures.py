@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from vlmpatch.catalog.model import Catalog, Entry, Problem
+from vlmpatch.catalog.model import Catalog, Entry, PatchSet, Problem
 from vlmpatch.tools.explain.symptoms import CUT, RELATIONS, WILDCARDS, Pattern, pattern
 
 if sys.version_info >= (3, 11):
@@ -130,6 +130,31 @@ def read(path: str) -> Failures:
             remedy = "CONTRIBUTING.md describes the keys of failures/"
             problems.append(Problem(os.path.join(folder, name), str(error), remedy))
     return Failures({each.id: each for each in sorted(known, key=_place)}, tuple(problems))
+
+
+def every(catalog: Catalog) -> Failures:
+    """Ours, and those that the patch sets of others describe, under ids that begin with the set's name."""
+    found = [read(catalog.path), *(of_set(each) for each in catalog.sets.values())]
+    known = {id_: failure for each in found for id_, failure in each.known.items()}
+    return Failures(known, tuple(problem for each in found for problem in each.problems))
+
+
+def of_set(patch_set: PatchSet) -> Failures:
+    """Those that one patch set describes."""
+    if not os.path.isdir(os.path.join(os.path.dirname(patch_set.path), "failures")):
+        return Failures({}, ())  # a set may end failures of ours alone
+    found, name = read(patch_set.path), patch_set.name
+    known = [
+        failure._replace(
+            id=f"{name}/{failure.id}",
+            symptoms=tuple(
+                symptom._replace(patches=tuple(f"{name}/{each}" for each in symptom.patches))
+                for symptom in failure.symptoms
+            ),
+        )
+        for failure in found.known.values()
+    ]
+    return found._replace(known={failure.id: failure for failure in known})
 
 
 def parse(table: Mapping[str, Any], name: str) -> Failure:

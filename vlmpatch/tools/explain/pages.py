@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 from typing import Any, TypeAlias
 
 from vlmpatch.catalog.location import patch_path
@@ -21,7 +20,7 @@ Known: TypeAlias = Entry | Failure | Code
 
 def called(name: str, catalog: Catalog) -> Known | None:
     """The patch, failure or code of that name."""
-    known = failures.read(catalog.path)
+    known = failures.every(catalog)
     return catalog.entries.get(name) or known.called(name) or codes.read().get(name.upper())
 
 
@@ -64,6 +63,7 @@ def _patch(entry: Entry, catalog: Catalog, say: Words) -> dict[str, Any]:
     path = _file(entry, catalog)
     return {
         "id": entry.id,
+        "set": entry.set or None,
         "summary": say.pick((entry.summary, entry.summary_zh)),
         "description": _description(path),
         "failures": list(entry.failures),
@@ -76,7 +76,7 @@ def _patch(entry: Entry, catalog: Catalog, say: Words) -> dict[str, Any]:
 
 
 def _file(entry: Entry, catalog: Catalog) -> str:
-    return patch_path(os.path.join(os.path.dirname(catalog.path), "patches"), entry.module)
+    return patch_path(catalog.patches_of(entry), entry.module)
 
 
 def _description(path: str) -> str:
@@ -123,6 +123,8 @@ def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
     made = Page()
     made.add(entry.id, "head")
     made.add(say.pick((entry.summary, entry.summary_zh)))
+    if entry.set:
+        made.add(say("Not vlmpatch's own: of the patch set {set}.", set=catalog.sets[entry.set]), "warn")
     made.add()
     for paragraph in _description(path).strip().split("\n\n"):
         made.add(" ".join(paragraph.split()))

@@ -76,7 +76,7 @@ def tried(catalog: Catalog, words: Words, only: Sequence[str], device: str) -> O
         NoRoom: the disk is full.
     """
     entries = [entry for entry in catalog.entries.values() if not only or entry.id in only]
-    found = cases.read(catalog)
+    found = cases.every(catalog)
     for problem in found.problems:
         print(problem, file=sys.stderr)
     suitable = [case for case in found.known.values() if is_suitable(case)]

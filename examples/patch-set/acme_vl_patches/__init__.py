@@ -1,0 +1,1 @@
+"""Patches of acme-vl, for vlmpatch."""

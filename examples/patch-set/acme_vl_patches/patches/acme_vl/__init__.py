@@ -1,0 +1,1 @@
+"""Patches for acme_vl."""
