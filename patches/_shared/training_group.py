@@ -53,7 +53,7 @@ def running_ddp(parameters: Iterable[Any]) -> Any:
 
     In a window that does not reduce (``no_sync``) nobody waits, unless its graph was said to be static.
     """
-    ddp = _active_ddp()
+    ddp = active_ddp()
     if ddp is None or not (ddp.require_backward_grad_sync or ddp.static_graph):
         return None
     asked = {id(parameter) for parameter in parameters}
@@ -64,7 +64,8 @@ def running_ddp(parameters: Iterable[Any]) -> Any:
 _latest: list[weakref.ref[Any]] = []  # the DDP that ran last: what its backward computes again is its own
 
 
-def _active_ddp() -> Any:
+def active_ddp() -> Any:
+    """The DistributedDataParallel in whose forward, or in whose recomputation, we are, or None."""
     parallel = sys.modules.get("torch.nn.parallel.distributed")
     if parallel is None:
         return None

@@ -20,11 +20,13 @@ Upstream: https://github.com/huggingface/transformers/pull/38207 (the class, whi
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from types import CellType, FunctionType, ModuleType
+from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
+
+from .._shared.checkpointed import blocks_of
 
 DOOR = "CheckpointFunction.apply(function, preserve, *args)"
 MODELS = ("transformers", "transformers_modules")
@@ -72,32 +74,8 @@ def trains(function: Any) -> bool:
     return any(
         type(module).__module__.partition(".")[0] in MODELS
         and any(parameter.requires_grad for parameter in module.parameters())
-        for module in _modules(function)
+        for module in blocks_of(function)
     )
-
-
-def _modules(function: Any, depth: int = 3) -> Iterator[Any]:
-    """The modules that a call of ``function`` is bound to, by what people write around a block."""
-    import torch
-
-    if isinstance(function, torch.nn.Module):
-        yield function
-    elif depth:
-        around: list[Any] = [getattr(function, "__self__", None)]
-        if isinstance(function, functools.partial):
-            around += [function.func, *function.args]
-        if isinstance(function, FunctionType):
-            around += [_content(cell) for cell in function.__closure__ or ()]
-        for inner in around:
-            if isinstance(inner, torch.nn.Module) or callable(inner):
-                yield from _modules(inner, depth - 1)
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not filled yet
-        return None
 
 
 def _taking(function: Any, names: tuple[str, ...]) -> Callable[..., Any]:

@@ -195,11 +195,9 @@ def _process(proof: Proof) -> tuple[str, str, tuple[str, ...]]:
 def with_all(case: Case, ending: Outcome) -> bool:
     """Whether a run with every patch ended as it should: right, if the case says nothing else.
 
-    What the user chose stands, and the warning is what its patch is for.
+    Where the patch overrules what the user said, it has to have said so.
     """
-    if case.warns:
-        return judge.fits(case.fails, ending) and case.warns in ending.warned
-    return judge.fits(case.ends or "right", ending)
+    return judge.fits(case.ends or "right", ending) and case.warns in ending.warned
 
 
 def without(case: Case, ending: Outcome) -> bool:

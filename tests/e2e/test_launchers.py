@@ -174,11 +174,11 @@ def test_imported_by_swift_as_a_plugin(start: Start, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_the_command_line_says_stands(start: Start) -> None:
-    """``true`` fails as it must, and one warning says why."""
+def test_what_the_command_line_says_is_overruled_where_it_can_only_fail(start: Start) -> None:
+    command = KNOWN["ms-swift 3.4.1 sft, DDP"]
     said = ("--gradient_checkpointing_kwargs", '{"use_reentrant": true}')
-    patched = start(KNOWN["ms-swift 3.4.1 sft, DDP"], before=RUN, after=said)
-    died(patched, READY_TWICE)
+    patched = start(command, before=RUN, after=said)
+    is_right(patched, start(command, after=command.off))
     assert patched.finished.output.count("vlmpatch [explicit-reentrant-warning]") == 1, patched.finished
 
 

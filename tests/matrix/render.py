@@ -22,7 +22,7 @@ NAMES = {
     "timm": "timm",
 }
 NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "axolotl", "timm")
-MENDED, RIGHT, CHOICE, WRONG, ABSENT = "✗ → ✓", "✓", "✗ ⚠", "**?**", ""
+MENDED, RIGHT, OVERRULED, WRONG, ABSENT = "✗ → ✓", "✓", "✗ → ✓ ⚠", "**?**", ""
 EARLIER = "\\*"
 
 WORDS = {
@@ -38,9 +38,10 @@ WORDS = {
         ),
         "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
         "legend": (
-            f"{MENDED} fails without vlmpatch, right with it · {RIGHT} right without and with it · {CHOICE} "
-            f"fails, with a warning: the user's own choice, which stands · {EARLIER} measured on an earlier "
-            "revision · empty: the stack lacks what the row needs, or it was not run"
+            f"{MENDED} fails without vlmpatch, right with it · {RIGHT} right without and with it "
+            f"· {OVERRULED} the same, where the user's own choice could only fail: overruled, with a warning "
+            f"· {EARLIER} measured on an earlier revision · empty: the stack lacks what the row needs, or it "
+            "was not run"
         ),
         "current": (
             "{count} of {all} results are of the row, its patch and the pins as they are today ({dates})."
@@ -83,8 +84,8 @@ WORDS = {
         ),
         "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
         "legend": (
-            f"{MENDED} 不用 vlmpatch 失败,使用后正确 · {RIGHT} 用与不用都正确 · {CHOICE} "
-            f"失败并给出警告:用户的显式选择,保持不变 · {EARLIER} 在较早修订上测得 · "
+            f"{MENDED} 不用 vlmpatch 失败,使用后正确 · {RIGHT} 用与不用都正确 · {OVERRULED} "
+            f"同前,但用户的显式选择必然失败:改用其他方式并提示 · {EARLIER} 在较早修订上测得 · "
             "空白:该环境缺少所需内容,或未运行"
         ),
         "current": "{all} 个结果中,{count} 个({dates})与今天的场景、补丁和固定版本一致。",
@@ -145,11 +146,11 @@ class Measured:
             return ABSENT
         if self.faults[stack, row.id]:
             return WRONG
-        bare, patched = self.pairs[stack, row.id]
+        bare, _ = self.pairs[stack, row.id]
         mark = EARLIER if (stack, row.id) in self.earlier else ""
         if bare.outcome == "right":
             return RIGHT + mark
-        return (MENDED if patched.outcome == "right" else CHOICE) + mark
+        return (OVERRULED if row.warns else MENDED) + mark
 
     def verified(self) -> dict[str, dict[str, set[str]]]:
         """Stacks on which a patch's failure was seen, and gone with it, by patch; and its revisions there."""

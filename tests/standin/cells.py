@@ -100,20 +100,19 @@ def matrix(stack: str) -> list[Cell]:
     ]
 
 
-# Where use_reentrant=True, said by the script, ends in an error: a parameter of the tower is used in two
-# checkpointed segments. With the tower frozen none is, but the Trainer has DDP look for unused parameters of
-# a PeftModel, which is enough.
-_REENTRANT_ENDS = {
-    "zero2": ("has already been reduced", {"lora_vision", "full", "llm_frozen"}),
-    "zero3": ("", set[str]()),
-    "ddp": ("mark a variable ready only once", {"lora_vision", "full", "llm_frozen", "lora"}),
+# Where use_reentrant=True, said by the script, can only end in an error: a parameter of the tower is used in
+# two checkpointed segments. With the tower frozen none is, but the Trainer has DDP look for unused parameters
+# of a PeftModel, which is enough.
+_OVERRULED = {
+    "zero2": {"lora_vision", "full", "llm_frozen"},
+    "zero3": set[str](),
+    "ddp": {"lora_vision", "full", "llm_frozen", "lora"},
 }
 
 
-def ends_in(cell: Cell) -> str:
-    """The error a cell of the matrix is known to end in, or nothing."""
-    error, tunings = _REENTRANT_ENDS[cell.engine]
-    return error if cell.kwargs == "reentrant" and cell.tuning in tunings else ""
+def overruled(cell: Cell) -> bool:
+    """Whether a cell of the matrix says what can only end in an error."""
+    return cell.kwargs == "reentrant" and cell.tuning in _OVERRULED[cell.engine]
 
 
 def with_references(cells: Iterable[Cell]) -> list[Cell]:

@@ -43,10 +43,11 @@ def test_how_a_proof_is_judged() -> None:
     told = Case("a", patch="p", fails="error: boom", ends="error: with its cause")
     assert alone.with_all(told, Outcome("error", "boom, with its cause"))
     assert not alone.with_all(told, alone.RIGHT)
-    warned = Outcome("error", "boom", warned="vlmpatch [p]: it stands")
-    choice = Case("a", patch="p", fails="error: boom", warns="it stands")
+    warned = Outcome("right", warned="vlmpatch [p]: you said so, and")
+    choice = Case("a", patch="p", fails="error: boom", warns="you said so")
     assert (alone.with_all(choice, warned), alone.without(choice, warned)) == (True, False)
     assert (alone.with_all(choice, boom), alone.without(choice, boom)) == (False, True)
+    assert not alone.with_all(choice, alone.RIGHT), "overruled without a word"
 
 
 def test_what_ends_a_proof_first_is_what_the_case_says() -> None:

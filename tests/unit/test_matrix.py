@@ -80,11 +80,13 @@ def test_a_narrower_claim_than_the_gate() -> None:
     assert "the bare run is right" in faults(RIGHT, APPLIED, where={"transformers": ">=4"})
 
 
-def test_the_users_own_choice_stands_with_its_warning() -> None:
-    said = dataclasses.replace(APPLIED, outcome="error", warned="vlmpatch [x]: stands as said")
-    assert faults(FAILED, said, warns="stands as said") == ""
+def test_what_the_user_said_is_overruled_with_a_warning() -> None:
+    said = dataclasses.replace(APPLIED, warned="vlmpatch [x]: True was passed, and")
+    assert faults(FAILED, said, warns="True was passed") == ""
     silent = dataclasses.replace(said, warned="")
-    assert "the warning was not printed" in faults(FAILED, silent, warns="stands as said")
+    assert "the warning was not printed" in faults(FAILED, silent, warns="True was passed")
+    failed = dataclasses.replace(said, outcome="error", detail="boom")
+    assert "with vlmpatch the run is error (boom)" in faults(FAILED, failed, warns="True was passed")
 
 
 def test_a_patch_in_trouble_and_one_that_does_not_exist() -> None:

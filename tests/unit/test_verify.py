@@ -134,11 +134,12 @@ def test_a_run_that_never_came_back_is_said() -> None:
     assert "no such thing" in table.said(found, ENGLISH)
 
 
-def test_a_choice_of_the_users_is_sound_when_it_was_warned_of() -> None:
-    warned = case("a-patch", warns="it stands")
-    failed = Ending("error", "RuntimeError")
-    assert Verdict(warned, failed, failed._replace(log="vlmpatch: it stands")).sound
-    assert not Verdict(warned, failed, failed).sound
+def test_a_choice_of_the_users_is_overruled_with_a_warning() -> None:
+    warned = case("a-patch", warns="you said so")
+    failed, right = Ending("error", "RuntimeError"), Ending("right", "0e+00")
+    assert Verdict(warned, failed, right._replace(log="vlmpatch: you said so, and")).sound
+    assert not Verdict(warned, failed, right).sound
+    assert not Verdict(warned, failed, failed._replace(log="vlmpatch: you said so, and")).sound
     assert not Verdict(case("a-patch"), failed, failed).sound
 
 

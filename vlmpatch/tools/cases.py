@@ -47,8 +47,8 @@ class Case:
     gradient), ``difference`` (gradients unlike those without checkpointing) or ``ranks`` (gradients
     differ between ranks). On the stacks of the matrix it must fail so exactly where the gate of ``patch``
     is open, or, with ``where``, where those versions are installed: a patch that is harmless where it is
-    not needed may have the wider gate. With ``warns`` the failure is the user's own choice: it stands
-    with vlmpatch too, and that text must have been printed. ``only`` is where the case can run, beside
+    not needed may have the wider gate. With ``warns`` the failure is the user's own choice, which is
+    overruled: that text must have been printed. ``only`` is where the case can run, beside
     the stacks that pin no ``framework`` or the one it names. ``without`` are patches switched off in the
     run with vlmpatch, for they would hide what ``patch`` mends. ``order`` is its place on the
     compatibility page.

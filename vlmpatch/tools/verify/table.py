@@ -143,7 +143,7 @@ def said(found: Ending, words: Words) -> str:
 
 def _remark(verdict: Verdict, words: Words) -> str:
     if verdict.case.warns and verdict.sound:
-        return "; " + words("that was your own choice, so it stands, with a warning")
+        return "; " + words("what you said could only fail: it was overruled, with a warning")
     if not verdict.tried:
         return "; " + words("this machine cannot run it, with vlmpatch or without")
     if verdict.bare.outcome == "right" and verdict.sound:

@@ -1,0 +1,186 @@
+"""``use_reentrant=True``, said by the user, where it can only end the run.
+
+What the user sees: ``Expected to mark a variable ready only once`` (DDP), ``The parameter N has already
+been reduced`` (ZeRO-1/2), or, under DDP, ranks that drift apart without an error.
+
+Why: reentrant checkpointing runs a nested backward for each segment, which fires a parameter's gradient
+hooks once a segment. DDP and those ZeRO optimizers that reduce in hooks count them. With
+``find_unused_parameters=True`` DDP has counted every parameter of a segment as unused before. Without it, and
+under ZeRO, it goes wrong once a block runs twice before one backward (DPO, a tower called for each image).
+
+In every release of torch; there is nothing to mend upstream.
+
+The change: at the one door of the reentrant variant, a block with something to train goes through the
+non-reentrant one where that outcome is known: inside a DDP that searches for unused parameters, and from the
+first block on that ran twice before a backward. As the first of two runs cannot be told from an only one, a
+block's runs up to its first backward are non-reentrant too; their gradients are the same. It is said once.
+Everywhere else (one process, DDP with a static graph, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP, blocks
+that run once) what the user said stands, and nothing is printed.
+
+Upstream: https://github.com/huggingface/accelerate/issues/389,
+https://github.com/modelscope/ms-swift/issues/3128
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from .._shared.checkpointed import blocks_of
+from .._shared.training_group import active_ddp
+
+DOOR = "CheckpointFunction.apply(function, preserve, *args)"
+OPTIMIZER = "DeepSpeedZeroOptimizer"
+_OVERRULED = (
+    "use_reentrant=True was passed, and {where} it can only end in {what}. This run uses the non-reentrant "
+    "variant, whose gradients are the same. Pass False; VLMPATCH_DISABLE={patch} insists on True."
+)
+_UNUSED = "under DDP with find_unused_parameters=True"
+_TWICE = "with a checkpointed block that runs twice before one backward under {wrapper}"
+
+
+class Reduced:
+    """Blocks whose gradients one wrapper reduces as their hooks fire, and when each ran last.
+
+    Args:
+        parameters: those that the wrapper reduces.
+    """
+
+    def __init__(self, parameters: Any) -> None:
+        self.parameters = {id(parameter) for parameter in parameters}
+        self.twice = False  # some block ran twice before one backward
+        self._window = 0  # between two backwards
+        self._backward = -1  # the latest, by autograd's number
+        self._ran: WeakKeyDictionary[Any, tuple[int, ref[Any]]] = WeakKeyDictionary()
+        self._tried: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+    def stands(self, block: Any) -> bool:
+        """Whether ``block`` may run as the user said, as far as is known when it is about to run."""
+        window, graph = self._ran.get(block, (self._window, None))
+        if window < self._window:
+            self._tried[block] = True
+        elif graph is not None and graph() is not None:
+            self.twice = True
+        return block in self._tried and not self.twice
+
+    def ran(self, block: Any, result: Any) -> None:
+        """Remember that ``block`` ran, for as long as the graph of its ``result`` is there."""
+        node = next(filter(None, (getattr(part, "grad_fn", None) for part in _flat(result))), None)
+        if node is None:
+            return
+
+        def seen(*gradients: Any) -> None:
+            if (number := _backward_number()) != self._backward:
+                self._backward = number
+                self._window += 1
+
+        node.register_prehook(seen)
+        self._ran[block] = (self._window, ref(seen))
+
+
+_ddps: WeakKeyDictionary[Any, Reduced] = WeakKeyDictionary()
+_optimizers: WeakKeyDictionary[Any, Reduced] = WeakKeyDictionary()
+
+
+def look(code: Code) -> str | None:
+    """There must be one door to the reentrant variant, and ZeRO's optimizer where it was."""
+    if code.module.startswith("torch"):
+        if DOOR not in code.source:
+            raise Unrecognised("torch does not enter its reentrant variant as it did")
+    elif code.function(f"{OPTIMIZER}.__init__") is None:
+        raise Unrecognised(f"{code.module} has no {OPTIMIZER}")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Overrule the user at the door, and remember which parameters ZeRO reduces in hooks."""
+    if hasattr(module, OPTIMIZER):
+        patch.wrap(module.DeepSpeedZeroOptimizer, "__init__", _remember)
+        return
+    import torch
+
+    def enter(original: Callable[..., Any], cls: type, /, *args: Any, **kwargs: Any) -> Any:
+        block = _trained_block(args[0]) if torch.is_grad_enabled() and len(args) > 1 else None
+        if block is None:
+            return original(cls, *args, **kwargs)
+        function, preserve, *inputs = args
+
+        def as_said() -> Any:
+            return original(cls, *args, **kwargs)
+
+        def non_reentrant() -> Any:
+            return module.checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)
+
+        ddp = _ddp_of(block)
+        if ddp is not None and ddp.find_unused_parameters:
+            _say(patch, _UNUSED, "'marked ready only once'")
+            return non_reentrant()
+        reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
+        if reduced is None or _backward_number() != -1:  # inside of another segment
+            return non_reentrant() if reduced is not None and reduced.twice else as_said()
+        stands = reduced.stands(block)
+        if reduced.twice:
+            _say(patch, _TWICE.format(wrapper=wrapper), _ENDS[wrapper])
+        result = as_said() if stands else non_reentrant()
+        reduced.ran(block, result)
+        return result
+
+    patch.wrap(module.CheckpointFunction, "apply", enter)
+
+
+_ENDS = {
+    "DDP": "'marked ready only once', or in ranks that drift apart",
+    "ZeRO": "'has already been reduced'",
+}
+
+
+def _say(patch: Patch, where: str, what: str) -> None:
+    patch.warn("overruled", _OVERRULED.format(where=where, what=what, patch=patch.id))
+
+
+def _trained_block(function: Any) -> Any:
+    """The block that ``function`` runs, if it has something to train."""
+    for block in blocks_of(function):
+        if any(parameter.requires_grad for parameter in block.parameters()):
+            return block
+    return None
+
+
+def _ddp_of(block: Any) -> Any:
+    """The DDP in whose forward we are, if it reduces what ``block`` trains, in hooks that it counts."""
+    ddp = active_ddp()
+    if ddp is None or ddp.static_graph:
+        return None
+    if ddp not in _ddps:
+        _ddps[ddp] = Reduced(ddp.module.parameters())
+    return ddp if _has(_ddps[ddp], block) else None
+
+
+def _remember(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
+    original(self, *args, **kwargs)
+    if self.partition_gradients or self.overlap_comm:
+        _optimizers[self] = Reduced(parameter for group in self.bit16_groups for parameter in group)
+
+
+def _zero_of(block: Any) -> Reduced | None:
+    """What the ZeRO optimizer reduces that has what ``block`` trains, if it reduces in hooks."""
+    return next((reduced for reduced in list(_optimizers.values()) if _has(reduced, block)), None)
+
+
+def _has(reduced: Reduced, block: Any) -> bool:
+    return any(p.requires_grad and id(p) in reduced.parameters for p in block.parameters())
+
+
+def _flat(result: Any) -> tuple[Any, ...]:
+    return tuple(result) if isinstance(result, (tuple, list)) else (result,)
+
+
+def _backward_number() -> int:
+    import torch
+
+    number: int = torch._C._current_graph_task_id()
+    return number
