@@ -28,6 +28,7 @@ from vlmpatch_lab.cell import WORLD, Cell
 TOLERANCE = 1e-5
 Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
+Make = Callable[[Cell], Any]  # a model, before anything trains it
 Feed = Callable[[Any, Batch], Batch]  # what a template makes of a batch, with the model's help
 
 
@@ -304,17 +305,54 @@ def causal_task(cell: Cell, folder: Path) -> Gradients:
     return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
 
 
+# --- rows packed into one ------------------------------------------------------------------------
+
+
+def packed(cell: Cell, folder: Path) -> Gradients:
+    """Rows behind one another, told apart by positions that begin again; nothing is said of a cache."""
+    model = _llama().train()
+    engine = engines.ENGINES[cell.engine](cell, model)
+    losses = [engine.forward(_packed(rows)) for rows in _rows(cell, dist.get_rank())]
+    engine.backward(torch.stack(losses).sum())
+    found = recording.gradients(engine, model)
+    right = _llama().train()
+    for rows in (rows for rank in range(WORLD) for rows in _rows(cell, rank)):
+        learned = sum(row.shape[1] - 1 for row in rows)
+        for row in rows:
+            share = (row.shape[1] - 1) / learned / WORLD
+            (right(input_ids=row, labels=row, use_cache=False).loss * share).backward()
+    check(found, {name: p.grad for name, p in right.named_parameters() if p.grad is not None})
+    return found
+
+
+def _rows(cell: Cell, rank: int) -> list[list[torch.Tensor]]:
+    """Rows of token ids, each of shape [1, length], as they are packed for each forward of a rank."""
+    chance = torch.Generator().manual_seed(rank)
+    lengths = [(7, 9, 5), (4, 11, 6, 3)]
+    return [
+        [torch.randint(5, 60, (1, length), generator=chance) for length in lengths[(rank + forward) % 2]]
+        for forward in range(cell.forwards)
+    ]
+
+
+def _packed(rows: list[torch.Tensor]) -> Batch:
+    labels = [torch.cat([torch.full((1, 1), samples.IGNORED), row[:, 1:]], dim=1) for row in rows]
+    positions = [torch.arange(row.shape[1])[None] for row in rows]
+    parts = {"input_ids": rows, "labels": labels, "position_ids": positions}
+    return {name: torch.cat(each, dim=1) for name, each in parts.items()}
+
+
 # --- accumulated losses ---------------------------------------------------------------------------
 
 
 def accumulate(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer with as many accumulated batches as the cell has forwards."""
-    return _accumulated(cell, folder, loading.prepare(cell, folder), counted=False)
+    return _accumulated(cell, folder, _whole_model(folder), counted=False)
 
 
 def accumulate_text(cell: Cell, folder: Path) -> Gradients:
     """The same with a language model alone, which divides its loss by the tokens of all batches."""
-    return _accumulated(cell, folder, _llama(), counted=True)
+    return _accumulated(cell, folder, _llama, counted=True)
 
 
 def accumulate_ignored(cell: Cell, folder: Path) -> Gradients:
@@ -326,7 +364,7 @@ def accumulate_ignored(cell: Cell, folder: Path) -> Gradients:
             outputs = model(**inputs)
             return (outputs.loss, outputs) if return_outputs else outputs.loss
 
-    return _accumulated(cell, folder, loading.prepare(cell, folder), counted=False, base=Old)
+    return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old)
 
 
 def old_script(cell: Cell, folder: Path) -> Gradients:
@@ -338,22 +376,39 @@ def old_script(cell: Cell, folder: Path) -> Gradients:
             return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     named = {"tokenizer": transformers.AutoTokenizer.from_pretrained(folder)}
-    return _accumulated(cell, folder, loading.prepare(cell, folder), counted=False, base=Old, named=named)
+    return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old, named=named)
 
 
-def _llama() -> Any:
+def prefix(cell: Cell, folder: Path) -> Gradients:
+    """A prefix for a language model, by HF Trainer, which switches checkpointing on afterwards."""
+    return _accumulated(cell, folder, _prefixed, counted=True)
+
+
+def _whole_model(folder: Path) -> Make:
+    return lambda cell: loading.prepare(cell, folder)
+
+
+def _llama(cell: Cell | None = None) -> Any:
     transformers.set_seed(3)
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT))
 
 
+def _prefixed(cell: Cell) -> Any:
+    settings = loading.peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    return loading.peft.get_peft_model(_llama(), settings)
+
+
 def _accumulated(
-    cell: Cell, folder: Path, model: Any, counted: bool, base: Any = None, named: Any = None
+    cell: Cell, folder: Path, make: Make, counted: bool, base: Any = None, named: Any = None
 ) -> Gradients:
     trainers = importlib.import_module("tests.lab.trainers")
     own = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
     if counted:
         text = ("input_ids", "attention_mask", "labels")
         own = [[{name: batch[name] for name in text} for batch in batches] for batches in own]
+        for batch in (batch for batches in own for batch in batches):
+            # No target of a shifted loss; the Trainer counts it as one, or since 5.23 does not.
+            batch["labels"] = torch.cat([torch.full((1, 1), samples.IGNORED), batch["labels"][:, 1:]], dim=1)
 
     class InOrder(base or transformers.Trainer):  # type: ignore[misc]
         def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
@@ -375,11 +430,11 @@ def _accumulated(
         recorded = trainers.record(Path(place) / "gradients.pt")
         data = [batch for turn in zip(*own, strict=True) for batch in turn]
         trainer = InOrder(
-            model, settings, data_collator=lambda rows: rows[0], train_dataset=data, **(named or {})
+            make(cell), settings, data_collator=lambda rows: rows[0], train_dataset=data, **(named or {})
         )
         trainer.train()
         found: Gradients = torch.load(recorded[0])
-    right, loss = _accumulated_right(cell, folder, own, counted)
+    right, loss = _accumulated_right(cell, make, own, counted)
     check(found, right)
     logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
     if not abs(logged - loss) <= 1e-3 * loss:  # it is rounded to four digits
@@ -388,11 +443,10 @@ def _accumulated(
 
 
 def _accumulated_right(
-    cell: Cell, folder: Path, own: list[list[Batch]], counted: bool
+    cell: Cell, make: Make, own: list[list[Batch]], counted: bool
 ) -> tuple[Gradients, float]:
     """Gradients and loss of all batches: of each rank's mean over its tokens, or over its batches."""
-    off = dataclasses.replace(cell, checkpointing="off")
-    model = _llama() if counted else loading.prepare(off, folder)
+    model = make(dataclasses.replace(cell, checkpointing="off")).train()
     total = 0.0
     for batches in own:
         tokens = [int((batch["labels"] != samples.IGNORED).sum()) for batch in batches]
@@ -411,6 +465,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "accumulate_text": accumulate_text,
     "accumulate_ignored": accumulate_ignored,
     "old_script": old_script,
+    "packed": packed,
+    "prefix": prefix,
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,
