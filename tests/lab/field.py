@@ -394,8 +394,9 @@ def _llama(cell: Cell | None = None) -> Any:
 
 
 def _prefixed(cell: Cell) -> Any:
-    settings = loading.peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
-    return loading.peft.get_peft_model(_llama(), settings)
+    peft: Any = importlib.import_module("peft")
+    settings = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    return peft.get_peft_model(_llama(), settings)
 
 
 def _accumulated(
