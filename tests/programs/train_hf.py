@@ -29,7 +29,7 @@ DEEPSPEED = {
     "gradient_accumulation_steps": "auto",
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
 }
-STAGES = {"zero2": 2, "zero3": 3}
+STAGES = {"zero0": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 class TwoForwards(Trainer):  # type: ignore[misc]
@@ -83,13 +83,14 @@ def encode(processor: Any, folder: Path, row: dict[str, Any]) -> dict[str, torch
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--engine", choices=["ddp", "zero2", "zero3"], default="ddp")
+    parser.add_argument("--engine", choices=["ddp", *STAGES], default="ddp")
     parser.add_argument("--forwards", type=int, choices=[1, 2], default=1)
     parser.add_argument("--past-ddp", action="store_true")
     parser.add_argument("--own-embeddings", action="store_true")
     parser.add_argument("--accumulation", type=int, default=1)
     parser.add_argument("--output_dir", default="/tmp/vlmpatch-train-hf")
     parser.add_argument("--import-vlmpatch", action="store_true")
+    parser.add_argument("--clipping", action="store_true", help="DeepSpeed clips, and so knows the norm")
     parser.add_argument("--no-checkpointing", action="store_true", help="what the losses should be")
     asked = parser.parse_args()
 
@@ -107,7 +108,11 @@ def main() -> None:
         ddp_backend="gloo",
         remove_unused_columns=False,
         gradient_accumulation_steps=asked.accumulation,
-        deepspeed={**DEEPSPEED, "zero_optimization": {"stage": STAGES[asked.engine]}}
+        deepspeed={
+            **DEEPSPEED,
+            **({"gradient_clipping": "auto"} if asked.clipping else {}),
+            "zero_optimization": {"stage": STAGES[asked.engine]},
+        }
         if asked.engine in STAGES
         else None,
     )

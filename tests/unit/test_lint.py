@@ -361,6 +361,13 @@ def test_generation_is_told_of_trainers_that_do_it_with_checkpointing_on(
     assert ("L13" in found) is told
 
 
+def test_a_tower_without_checkpointing_is_told_where_it_is_in_the_graph() -> None:
+    command = "swift sft --train_type lora --vit_gradient_checkpointing false"
+    assert of(command, given_=around(transformers="5.2.0"))["L18"].fix == "--vit_gradient_checkpointing true"
+    assert "L18" not in of(command)
+    assert "L18" not in of(f"{command} --gradient_checkpointing false", given_=around(transformers="5.2.0"))
+
+
 def test_what_switches_adapters_off_is_heard() -> None:
     assert "L15" not in of("torchrun train.py --gradient_checkpointing true --use_lora False --lora_r 8")
     assert "L15" not in of("torchrun train.py --gradient_checkpointing true --train_type full --lora_rank 8")

@@ -201,6 +201,8 @@ def page(given: Answer, say: Words) -> Page:
         pass  # what it says is the finding
     elif hit.symptom.kind == "hint":
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
+        if hit.failure.harmless[0]:
+            made.add("\t" + say.pick(hit.failure.harmless))
     elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
         made.add("\t" + say(_MESSAGE_ONLY))
     made.add(say.pick(given.why), label=say("Why"))

@@ -74,7 +74,8 @@ class Row(NamedTuple):
 class Failure(NamedTuple):
     """One failure; the pairs are English and Chinese. A ``foreign`` one is none that vlmpatch ends.
 
-    ``untranslated`` are the keys whose Chinese is English still.
+    ``harmless`` says when a hint of it, a warning that was printed, is none; ``untranslated`` are the keys whose
+    Chinese is English still.
     """
 
     id: str
@@ -85,6 +86,7 @@ class Failure(NamedTuple):
     where: Pair
     cause: Pair
     prose: Pair
+    harmless: Pair
     advice: tuple[tuple[str, ...], tuple[str, ...]]
     readme: tuple[Row, ...]
     symptoms: tuple[Symptom, ...]
@@ -194,7 +196,7 @@ def parse(table: Mapping[str, Any], name: str) -> Failure:
 
 
 _TEXTS = ("title", "cause")
-_MORE = ("see", "where", "prose")  # of a foreign failure these may be left out
+_MORE = ("see", "where", "prose", "harmless")  # of a foreign failure these may be left out
 
 
 def _place(failure: Failure) -> tuple[int, str]:
