@@ -39,10 +39,14 @@ def held(input_grads: bool, tower: bool, frozen: bool) -> dict[str, Any]:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    def ended(output: Any) -> None:
+        outputs.append(output)
+        hooks.__exit__()
+
     hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
     outputs: list[Any] = []
     visual.register_forward_pre_hook(lambda *_: hooks.__enter__())
-    visual.register_forward_hook(lambda *given: (outputs.append(given[-1]), hooks.__exit__())[-1])
+    visual.register_forward_hook(lambda *given: ended(given[-1]))
     model(**models.batch("step", 12, seed=0)).loss.backward()
     graph = any(tensor.requires_grad for tensor in _tensors(outputs))
     return {"bytes": sum(kept.values()), "graph": graph}

@@ -68,7 +68,7 @@ def given(folder: Path, config: dict[str, Any], **files: str) -> Model:
 def said(of: Model, **states: State) -> dict[str, str]:
     catalog = read_catalog(default_path())
     patches = [Status(id_, states.get(id_.replace("-", "_"), State.ARMED), "") for id_ in catalog.entries]
-    return dict(models.rows(of, catalog, patches, (), INSTALLED, SAY))
+    return dict(models.described(of, catalog, patches, (), INSTALLED, SAY).rows)
 
 
 @pytest.mark.parametrize(

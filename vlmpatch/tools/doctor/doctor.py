@@ -26,6 +26,8 @@ from vlmpatch.engine.outlook import NOT_HERE, waits
 from vlmpatch.gate.verdict import ranges
 from vlmpatch.tools.doctor import engines, installation, models, remote, verified
 from vlmpatch.tools.doctor.acting import Group, groups
+from vlmpatch.tools.doctor.engines import Choice
+from vlmpatch.tools.doctor.models import Described
 from vlmpatch.tools.doctor.packages import Package, elsewhere, package
 from vlmpatch.tools.doctor.remarks import remarks
 from vlmpatch.tools.explain import failures
@@ -58,13 +60,6 @@ class Asked(NamedTuple):
     command: str = ""
 
 
-class Engines(NamedTuple):
-    """A label and a text an engine, for one kind of tuning."""
-
-    tuning: str
-    rows: tuple[tuple[str, str], ...]
-
-
 class Findings(NamedTuple):
     """All that doctor knows; every view is made from it alone."""
 
@@ -74,8 +69,8 @@ class Findings(NamedTuple):
     environment: dict[str, str]
     launches: tuple[Understood, ...] | None = None  # None where no command is asked about
     groups: tuple[Group, ...] = ()  # of the patches that will act
-    model: tuple[tuple[str, str], ...] = ()  # what is said of the model that was named
-    engines: tuple[Engines, ...] = ()  # what each engine comes to, where a model or a launch was named
+    model: Described | None = None  # None where no model is named
+    engines: tuple[Choice, ...] = ()  # what each engine comes to, where one is
     sets: tuple[PatchSet, ...] = ()  # of others, switched on
 
     @property
@@ -131,9 +126,12 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         _named(model, told.launches),
     )
     findings = ordered(findings)
-    read_ = None if isinstance(model, str) else model
-    described = models.rows(read_, catalog, patches, findings, known, say) if read_ else ()
-    compared = _engines(read_, told, around) if asked.model else ()
+    described = (
+        None
+        if isinstance(model, str) or model is None
+        else models.described(model, catalog, patches, findings, known, say)
+    )
+    compared = _engines(described.model, told, around) if described else ()
     return Findings(
         packages,
         patches,
@@ -141,20 +139,17 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
         launched,
         told.seen,
         grouped,
-        tuple(described),
+        described,
         tuple(compared),
         tuple(catalog.sets.values()),
     )
 
 
-def _engines(model: Model | None, told: _Told, around: Around) -> list[Engines]:
+def _engines(model: Model, told: _Told, around: Around) -> Iterator[Choice]:
     """What each engine comes to, for the tuning of the launches, or for both kinds where there is none."""
     asked = dict.fromkeys("lora" if launch.lora else "full" for launch in told.launches)
-    rows = {
-        tuning: tuple(engines.row(each, model, around.say) for each in engines.choices(tuning, model, around))
-        for tuning in asked or ("lora", "full")
-    }
-    return [Engines(tuning, each) for tuning, each in rows.items()]
+    for tuning in asked or ("lora", "full"):
+        yield from engines.choices(tuning, model, around)
 
 
 def _named(model: Model | str | None, launches: Sequence[LaunchConfig]) -> list[str]:
@@ -324,15 +319,9 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
     if findings.model:
         made.add()
         made.add(say("The model"), "head")
-        for label, text in findings.model:
+        for label, text in findings.model.rows:
             made.add(text, label=f"  {label}")
-    for compared in findings.engines:
-        made.add()
-        made.add(say(_TUNINGS[compared.tuning]), "head")
-        for label, text in compared.rows:
-            made.add(text, label=f"  {label}")
-    if findings.engines:
-        made.add(say("What a code means: python -m vlmpatch explain L16"), "dim")
+        _compared(made, findings.engines, findings.model.model, say)
     made.add()
     made.add(say("Packages, in {folder}", folder=_library()), "head")
     for name, found in findings.packages.items():
@@ -379,6 +368,18 @@ def _by_module(waiting: Sequence[Status]) -> dict[str, list[str]]:
         module = status.reason.removesuffix(NOT_HERE).rpartition(" ")[2]
         found.setdefault(module, []).append(status.id)
     return found
+
+
+def _compared(made: Page, choices: Sequence[Choice], model: Model, say: Words) -> None:
+    tuning = ""
+    for choice in choices:
+        if choice.tuning != tuning:
+            made.add()
+            made.add(say(_TUNINGS[choice.tuning]), "head")
+        tuning = choice.tuning
+        label, text = engines.row(choice, model, say)
+        made.add(text, label=f"  {label}")
+    made.add(say("What a code means: python -m vlmpatch explain L16"), "dim")
 
 
 _TUNINGS = {
@@ -477,6 +478,8 @@ def data(findings: Findings) -> dict[str, Any]:
         "sets": [each._asdict() for each in findings.sets],
         "environment": findings.environment,
         "launches": None if findings.launches is None else [each._asdict() for each in findings.launches],
+        "model": models.data(findings.model) if findings.model else None,
+        "engines": [engines.data(each) for each in findings.engines],
     }
 
 

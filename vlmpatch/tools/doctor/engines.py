@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from vlmpatch.tools.doctor import measured
 from vlmpatch.tools.lint import command, understood
@@ -80,6 +80,21 @@ def states(engine: Engine, tuning: str) -> tuple[int, int]:
     sizes = (_WEIGHT, _GRADIENT, _OPTIMIZER) if tuning == "full" else (_WEIGHT, 0, 0)
     whole = sum(size for size, split in zip(sizes, engine.split, strict=True) if not split)
     return whole, sum(sizes) - whole
+
+
+def data(choice: Choice) -> dict[str, Any]:
+    """A choice for ``--json``."""
+    whole, divided = choice.bytes
+    return {
+        "engine": choice.engine.name,
+        "tuning": choice.tuning,
+        "bytes_a_parameter": whole,
+        "bytes_a_parameter_divided": divided,
+        "measured_right": choice.exact,
+        "wrong": choice.judged.wrong,
+        "ended": dict(choice.judged.ended),
+        "left": choice.judged.left,
+    }
 
 
 def row(choice: Choice, model: Model | None, say: Words) -> tuple[str, str]:

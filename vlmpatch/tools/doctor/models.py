@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from vlmpatch.catalog.model import Catalog, State, Status
 from vlmpatch.tools.doctor import measured, remote
@@ -34,25 +35,59 @@ _UNKNOWN = "no model of this kind is in the records"
 _SAME = 7  # letters of a kind that its modules share: minicpmv and minicpmo are one family
 
 
-def rows(
+class Described(NamedTuple):
+    """A model, its own patches by their ids, and a label and a text each for a person."""
+
+    model: Model
+    patches: tuple[str, ...]
+    rows: tuple[tuple[str, str], ...]
+
+
+def described(
     model: Model,
     catalog: Catalog,
     patches: Sequence[Status],
     findings: Sequence[Finding],
     installed: Mapping[str, str | None],
     say: Words,
-) -> list[tuple[str, str]]:
-    """A label and a text each, for a person."""
+) -> Described:
+    """What there is to say of ``model``.
+
+    Args:
+        model: as its configuration has it.
+        catalog: what is known.
+        patches: what will become of each patch here.
+        findings: those of doctor, for what was found in the model's own code.
+        installed: versions, by distribution.
+        say: the language.
+    """
     version = installed.get("transformers")
     known = measured.trained(model.kind, version), measured.mixed(model.kind, version)
-    return [
+    own = tuple(own_patches(model, catalog))
+    rows = (
         (say("Family"), _family(model, say)),
         (say("Towers"), "; ".join(_tower(tower, say) for tower in model.towers)),
         (say("Takes"), ", ".join(say(each) for each in ("text", *model.takes))),
         (say("Its own code"), _code(model, findings, say)),
-        (say("Its own patches"), _own(model, catalog, patches, say)),
+        (say("Its own patches"), _own(own, catalog, patches, say)),
         (say("Measured"), _measured(*known, say) or _PAGES.get(model.kind) or say(_UNKNOWN)),
-    ]
+    )
+    return Described(model, own, rows)
+
+
+def data(described: Described) -> dict[str, Any]:
+    """The same for ``--json``."""
+    model = described.model
+    return {
+        "kind": model.kind,
+        "architecture": model.architecture,
+        "towers": [tower._asdict() for tower in model.towers],
+        "takes": list(model.takes),
+        "experts": model.experts,
+        "parameters": model.parameters,
+        "own_code": list(model.code),
+        "own_patches": list(described.patches),
+    }
 
 
 def own_patches(model: Model, catalog: Catalog) -> list[str]:
@@ -104,8 +139,7 @@ def _code(model: Model, findings: Sequence[Finding], say: Words) -> str:
     return "; ".join(parts)
 
 
-def _own(model: Model, catalog: Catalog, patches: Sequence[Status], say: Words) -> str:
-    ids = own_patches(model, catalog)
+def _own(ids: Sequence[str], catalog: Catalog, patches: Sequence[Status], say: Words) -> str:
     states = {status.id: say(_STATES[status.state]) for status in patches}
     if not ids:
         return say("none; what acts for every model is below")

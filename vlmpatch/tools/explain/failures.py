@@ -74,8 +74,8 @@ class Row(NamedTuple):
 class Failure(NamedTuple):
     """One failure; the pairs are English and Chinese. A ``foreign`` one is none that vlmpatch ends.
 
-    ``harmless`` says when a hint of it, a warning that was printed, is none; ``untranslated`` are the keys whose
-    Chinese is English still.
+    ``harmless`` says when a hint of it, a warning that was printed, is none; ``untranslated`` are the keys
+    whose Chinese is English still.
     """
 
     id: str
