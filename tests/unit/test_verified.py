@@ -10,7 +10,10 @@ TODAY = "c0ffee"
 
 
 def said_of(
-    verified: list[dict[str, str]], installed: dict[str, str], revisions: tuple[str, ...] = (TODAY,)
+    verified: list[dict[str, str]],
+    installed: dict[str, str],
+    revisions: tuple[str, ...] = (TODAY,),
+    today: str | None = TODAY,
 ) -> str:
     empty: tuple[str, ...] = ()
     entry = Entry(
@@ -25,7 +28,7 @@ def said_of(
         upstream=empty,
     )
     proven = [Proof(versions, frozenset(revisions)) for versions in verified]
-    return sentence(entry, proven, installed, TODAY)
+    return sentence(entry, proven, installed, today)
 
 
 OLD = {"transformers": "4.45.2", "torch": "2.13.0", "peft": "0.13"}
@@ -57,6 +60,12 @@ def test_each_version_known_but_never_together() -> None:
 def test_what_was_measured_on_an_earlier_revision_says_so(revisions: tuple[str, ...]) -> None:
     said = said_of([OLD, NEW], {"transformers": "5.0.0", "torch": "2.13.0"}, revisions)
     assert said == "verified on your exact versions (an earlier revision of this patch)"
+
+
+def test_where_nobody_asks_the_revision_is_not_said() -> None:
+    versions = {"transformers": "5.0.0", "torch": "2.13.0"}
+    assert said_of([OLD, NEW], versions, ("0ld",), today=None) == "verified on your exact versions"
+    assert said_of([OLD], versions, today=None).startswith("newer than anything verified")
 
 
 def test_one_revision_of_several_is_enough() -> None:

@@ -40,7 +40,11 @@ class Retirement(NamedTuple):
 
 def retirement(catalog: Catalog) -> Retirement:
     """Hold the bounds of every patch that is needed here against what is installed."""
-    spare = [status.id for status in doctor.examine(catalog).patches if status.state is State.NOT_NEEDED]
+    spare = [
+        status.id
+        for status in doctor.examine(catalog, revisions=False).patches
+        if status.state is State.NOT_NEEDED
+    ]
     newest = _newest()
     ends: dict[tuple[str, str], list[str]] = {}
     unended = []

@@ -84,13 +84,19 @@ class Findings(NamedTuple):
         return all(finding.severity == "note" for finding in self.findings)
 
 
-def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Words | None = None) -> Findings:
+def examine(
+    catalog: Catalog | None = None,
+    asked: Asked | None = None,
+    say: Words | None = None,
+    revisions: bool = True,
+) -> Findings:
     """Look at this environment.
 
     Args:
         catalog: what is known; the installed ``compat.toml`` when not given.
         asked: a model, a configuration, a launch line to look at too.
         say: the language of the findings.
+        revisions: say which revision of a patch was verified, which takes most of the time.
     """
     catalog, asked, say = catalog or sets.known(os.environ), asked or Asked(), say or Words("en")
     chosen = environment.read(os.environ, catalog.entries)
@@ -98,7 +104,9 @@ def examine(catalog: Catalog | None = None, asked: Asked | None = None, say: Wor
     packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
     known = {name: found.version for name, found in packages.items()}
     expected = outlooks(catalog, chosen.disable)
-    patches = tuple(_with_record(expected[e.id].status, e, known) for e in catalog.entries.values())
+    patches = tuple(
+        _with_record(expected[e.id].status, e, known, revisions) for e in catalog.entries.values()
+    )
     model = read_model(asked.model) if asked.model else None
     around = Around(None, known, _ending(catalog, patches), say)
     known_failures = failures.every(catalog)
@@ -166,11 +174,14 @@ def _tells(name: str) -> bool:
     return name in _LAUNCH or name.startswith("VLMPATCH_")
 
 
-def _with_record(status: Status, entry: Entry, installed: Mapping[str, str | None]) -> Status:
+def _with_record(
+    status: Status, entry: Entry, installed: Mapping[str, str | None], revisions: bool
+) -> Status:
     if status.state is not State.ARMED or waits(status):
         return status
     proven = verified.proofs().get(entry.id, [])
-    said = verified.sentence(entry, proven, installed, verified.revision(entry))
+    revision = verified.revision(entry) if revisions else None
+    said = verified.sentence(entry, proven, installed, revision)
     return status._replace(reason=f"{status.reason}; {said}")
 
 
@@ -544,7 +555,7 @@ def doctor(
     Returns:
         0 when every patch that is needed can be had, else 1; ``strict`` counts warnings too.
     """
-    findings = examine(catalog, asked, say)
+    findings = examine(catalog, asked, say, revisions=view in ("all", "json", "markdown"))
     if view == "json":
         print(json.dumps(data(findings), ensure_ascii=False, indent=2))
     elif view == "markdown":

@@ -55,14 +55,14 @@ def revision(entry: Entry) -> str:
     return "" if entry.set else Installed(os.path.join(_ROOT, "patches")).of(entry.module)
 
 
-def sentence(entry: Entry, proven: Proofs, installed: Mapping[str, str | None], revision: str) -> str:
+def sentence(entry: Entry, proven: Proofs, installed: Mapping[str, str | None], revision: str | None) -> str:
     """What the record says of the installed versions, in words.
 
     Args:
         entry: the patch.
         proven: what is on record of it.
         installed: versions by distribution; those the patch's gate names are compared.
-        revision: of the patch as it is installed.
+        revision: of the patch as it is installed; None where nobody asks which one was verified.
     """
     if not proven:
         return "no verified versions on record"
@@ -74,7 +74,7 @@ def sentence(entry: Entry, proven: Proofs, installed: Mapping[str, str | None], 
     except (ValueError, KeyError):
         return "verified on other versions"
     here = [proof for proof in proven if all(Version(proof.versions.get(n, "0")) == mine[n] for n in mine)]
-    if any(revision in proof.revisions for proof in here):
+    if here and (revision is None or any(revision in proof.revisions for proof in here)):
         return "verified on your exact versions"
     if here:
         return "verified on your exact versions (an earlier revision of this patch)"
