@@ -379,6 +379,16 @@ def old_script(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old, named=named)
 
 
+def old_sampler(cell: Cell, folder: Path) -> Gradients:
+    """A script whose trainer has a sampler from before the Trainer handed the data set to it."""
+
+    class Old(transformers.Trainer):  # type: ignore[misc]
+        def _get_train_sampler(self) -> Any:
+            return torch.utils.data.SequentialSampler(self.train_dataset)
+
+    return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old, ordered=True)
+
+
 def prefix(cell: Cell, folder: Path) -> Gradients:
     """A prefix for a language model, by HF Trainer, which switches checkpointing on afterwards."""
     return _accumulated(cell, folder, _prefixed, counted=True)
@@ -400,8 +410,15 @@ def _prefixed(cell: Cell) -> Any:
 
 
 def _accumulated(
-    cell: Cell, folder: Path, make: Make, counted: bool, base: Any = None, named: Any = None
+    cell: Cell,
+    folder: Path,
+    make: Make,
+    counted: bool,
+    base: Any = None,
+    named: Any = None,
+    ordered: bool = False,
 ) -> Gradients:
+    """A window of HF Trainer, or of ``base``; ``ordered`` where that takes the data in their order."""
     trainers = importlib.import_module("tests.lab.trainers")
     own = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
     if counted:
@@ -430,7 +447,7 @@ def _accumulated(
         )
         recorded = trainers.record(Path(place) / "gradients.pt")
         data = [batch for turn in zip(*own, strict=True) for batch in turn]
-        trainer = InOrder(
+        trainer = (base if ordered else InOrder)(
             make(cell), settings, data_collator=lambda rows: rows[0], train_dataset=data, **(named or {})
         )
         trainer.train()
@@ -468,6 +485,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "old_script": old_script,
     "packed": packed,
     "prefix": prefix,
+    "old_sampler": old_sampler,
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,

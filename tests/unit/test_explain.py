@@ -198,7 +198,7 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "at non-singleton dimension 2",
             None,
         ),
-        ("TypeError: MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given", "F28"),
+        ("TypeError: MyTrainer._get_train_sampler() takes 1 positional argument but 2 were given", "D"),
         ("TypeError: CPMTrainer.training_step() takes 3 positional arguments but 4 were given", "D"),
         ("TypeError: M._set_gradient_checkpointing() got an unexpected keyword argument 'enable'", "D"),
         ("RuntimeError: Expected to have finished reduction in the prior iteration before starting", "F19"),

@@ -79,6 +79,19 @@ def test_which_compute_loss_is_called_without_the_count(method: Callable[..., An
     assert patch_file("overridden-compute-loss").takes_count(method) is takes
 
 
+def no_dataset(self: Any) -> None: ...
+
+
+def a_dataset(self: Any, train_dataset: Any = None) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("method", "takes"), [(no_dataset, False), (a_dataset, True), (takes_anything, False), (print, True)]
+)
+def test_which_sampler_is_called_without_the_dataset(method: Callable[..., Any], takes: bool) -> None:
+    assert patch_file("overridden-train-sampler").takes_dataset(method) is takes
+
+
 FORM_4_46 = (
     "self.accelerator.backward(loss)\nif num_items_in_batch is None:\n"
     "return loss.detach() / self.args.gradient_accumulation_steps"

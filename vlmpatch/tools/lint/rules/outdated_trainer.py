@@ -11,6 +11,7 @@ from vlmpatch.tools.lint.launch_config import LaunchConfig
 
 _ENDED_BY = {
     "compute_loss": "overridden-compute-loss",
+    "_get_train_sampler": "overridden-train-sampler",
     "training_step": "trainer-training-step-signature",
     "tokenizer": "trainer-tokenizer-argument",
 }
@@ -26,4 +27,5 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
                 since=each.since,
             )
             by = (_ENDED_BY[each.name],) if each.name in _ENDED_BY else ()
-            yield known(around, "L17", "F28", title, printable(each.where), each.instead, by)
+            failure = "D" if by else "F28"
+            yield known(around, "L17", failure, title, printable(each.where), each.instead, by)
