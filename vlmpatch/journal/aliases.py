@@ -10,7 +10,7 @@ the function itself: it cannot be told from one of the module's own.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -41,13 +41,22 @@ def is_of_the_package(own: Name, module: ModuleType) -> bool:
     return home is not None and _package(home) == _package(module)
 
 
-def everywhere(function: Any, names: Iterable[str]) -> Iterator[Name]:
+def everywhere(function: Any, names: Collection[str]) -> Collection[Name]:
     """The modules that hold ``function`` under one of ``names``."""
-    names = list(names)
-    for module in {id(each): each for each in list(sys.modules.values())}.values():
-        if issubclass(type(module), ModuleType):
+    found = {}
+    # Asked for every function that is wrapped, of thousands of modules: no call that can be spared.
+    for module in list(sys.modules.values()):
+        kind = type(module)
+        if kind is ModuleType:
+            namespace = module.__dict__
+        elif issubclass(kind, ModuleType):
             namespace = _namespace(module)
-            yield from (Name(module, name) for name in names if namespace.get(name) is function)
+        else:
+            continue
+        for name in names:
+            if namespace.get(name) is function:
+                found[id(module), name] = Name(module, name)
+    return found.values()
 
 
 def beside(cls: type, function: Any, name: str) -> Iterator[Name]:
