@@ -158,7 +158,9 @@ def test_through_vlmpatch_run(command: Command, start: Start) -> None:
     is_right(start(command, before=RUN), start(command, after=command.off))
 
 
+@pytest.mark.slow
 def test_imported_as_the_first_line(start: Start) -> None:
+    """`make test` launches it watched, in ``test_watch.py``."""
     command = KNOWN["HF Trainer, DDP"]
     is_right(start(command, after=("--import-vlmpatch",)), start(command, after=command.off))
 

@@ -93,7 +93,9 @@ def test_torchrun_of_the_unchanged_script(stack: str, zero: str, standin: Path, 
     assert {"checkpoint-1", "checkpoint-2", "tokenizer_config.json", LAST_SAVE} <= saved
 
 
+@pytest.mark.slow
 def test_torchrun_stops_at_its_first_save_without_the_patch(standin: Path, tmp_path: Path) -> None:
+    """On forked ranks it is the case ``script-save-safetensors``; the first save itself: see above."""
     command = [*RUN, *torchrun("zero2", standin, tmp_path)]
     off = {"VLMPATCH_DISABLE": "trainer-save-safetensors"}
     done = start(TF523, command, standin, standin / "finetune", **off)

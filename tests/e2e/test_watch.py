@@ -1,4 +1,7 @@
-"""``VLMPATCH_WATCH=1`` in real launches: what fails in silence is said, with names; what is right too."""
+"""``VLMPATCH_WATCH=1`` in real trainings: what fails in silence is said, with names; what is right too.
+
+One is launched by torchrun, the others run on forked ranks; frameworks' launchers belong to `make test-all`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_launchers import MODEL, RUN, SFT_341, SWIFT
+from tests.e2e.test_launchers import MODEL, RUN, SFT_341, SWIFT, close
 from tests.e2e.test_minicpmv_launched import start as in_script
 from tests.e2e.test_minicpmv_launched import torchrun
-from tests.lab import envs, launch
+from tests.lab import envs, forked, launch
 from tests.lab.launch import Finished
 from vlmpatch_lab.ports import free_port
 
@@ -30,6 +33,11 @@ class Watched:
     right: str = ""
     wrong: str = ""
     stack: str = STACK
+
+    @property
+    def waits(self) -> bool:
+        """Whether its collectives must wait for each other on gloo."""
+        return "zero3" in self.words
 
     def __str__(self) -> str:
         return f"{self.stack} {self.words}"
@@ -57,33 +65,40 @@ SLOW = [
 each_run = pytest.mark.parametrize(
     "run", [*RUNS, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)], ids=str
 )
+UNCHECKPOINTED = Watched("--engine ddp --no-checkpointing")
 Start = Callable[..., Finished]
+
+
+def words_of(run: Watched, out: Path) -> tuple[str, ...]:
+    """The script with vlmpatch as its first line."""
+    model = launch.checkpoint(envs.read_stacks()[run.stack], "qwen2_vl")
+    script = ("tests/programs/train_hf.py", "--import-vlmpatch", "--model", str(model))
+    return (*script, "--output_dir", str(out), *run.words.split())
 
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
+    """How a run ended on forked ranks; runs of one kind share an import of their stack."""
+
     @functools.cache
+    def together(
+        runs: tuple[Watched, ...], stack: str, watch: str, bare: bool, waiting: bool
+    ) -> dict[Watched, Finished]:
+        found, out = envs.read_stacks()[stack], tmp_path_factory.mktemp("runs")
+        envs.make(found)
+        jobs = {run: forked.Job(words_of(run, out / f"saved{n}")) for n, run in enumerate(runs)}
+        environ = {"VLMPATCH_WATCH": watch, **(BARE if bare else {})}
+        imports = (*forked.STACK, "deepspeed")
+        ended = forked.run(
+            found, [*jobs.values()], out, imports=imports, env=environ, gloo=True, waiting=waiting
+        )
+        return {run: ended[job] for run, job in jobs.items()}
+
     def started(run: Watched, watch: str, bare: bool) -> Finished:
-        stack = envs.read_stacks()[run.stack]
-        envs.make(stack)
-        model = launch.checkpoint(stack, "qwen2_vl")
-        command = ["torchrun", "--nproc_per_node", "2", "tests/programs/train_hf.py", "--import-vlmpatch"]
-        command += [
-            "--model",
-            str(model),
-            "--output_dir",
-            str(tmp_path_factory.mktemp("out")),
-            *run.words.split(),
-        ]
-        port = str(free_port())
-        environ = {
-            "VLMPATCH_WATCH": watch,
-            "MASTER_PORT": port,
-            "PET_MASTER_PORT": port,
-            **(BARE if bare else {}),
-        }
-        zero = "zero" in run.words
-        return launch.run(stack, command, limit=300, env=environ, gloo=zero, waiting="zero3" in run.words)
+        known = SLOW if run in SLOW else RUNS if watch == "1" else [RUNS[0], UNCHECKPOINTED]
+        kind = [each for each in known if (each.stack, each.waits) == (run.stack, run.waits)]
+        asked = [each for each in kind if watch == "0" or (each.wrong if bare else each.right)]
+        return together(tuple(asked), run.stack, watch, bare, run.waits)[run]
 
     return started
 
@@ -91,23 +106,38 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Start:
 @each_run
 def test_what_the_watch_says(run: Watched, start: Start) -> None:
     if run.right:
-        finished = start(run, "1", bare=False)
-        assert finished.rc == 0, str(finished)
-        (said,) = re.findall(r"vlmpatch watch: .*$", finished.output, re.M)
-        assert re.search(run.right, said), said
+        says(run, start(run, "1", bare=False))
     if run.wrong:
         finished = start(run, "1", bare=True)
         assert finished.rc == 0, str(finished)
         assert re.search(rf"vlmpatch watch: .*{run.wrong}", finished.output), str(finished)
 
 
-@pytest.mark.parametrize("run", RUNS[:1], ids=str)
-def test_a_watched_run_prints_the_same_losses(run: Watched, start: Start) -> None:
-    watched, plain = start(run, "1", bare=False), start(run, "0", bare=False)
+def says(run: Watched, finished: Finished) -> None:
+    assert finished.rc == 0, str(finished)
+    (said,) = re.findall(r"vlmpatch watch: .*$", finished.output, re.M)
+    assert re.search(run.right, said), said
+
+
+def test_under_torchrun_it_prints_the_losses_of_a_run_without(start: Start, tmp_path: Path) -> None:
+    """vlmpatch imported as the script's first line, watched, is what it is unwatched and uncheckpointed."""
+    run, port = RUNS[0], str(free_port())
+    stack = envs.read_stacks()[run.stack]
+    command = ["torchrun", "--nproc_per_node", "2", *words_of(run, tmp_path)]
+    environ = {"VLMPATCH_WATCH": "1", "MASTER_PORT": port, "PET_MASTER_PORT": port}
+    launched = launch.run(stack, command, limit=300, env=environ)
+    says(run, launched)
+    plain, off = start(run, "0", bare=False), start(UNCHECKPOINTED, "0", bare=False)
     assert "vlmpatch watch" not in plain.output
-    losses = [re.findall(r"'(?:loss|grad_norm)': '?([\d.e+-]+)", ran.output) for ran in (watched, plain)]
-    assert losses[0]
-    assert losses[0] == losses[1]
+    assert printed(plain) == printed(launched)
+    assert close(printed(plain), printed(off))
+
+
+def printed(finished: Finished) -> list[float]:
+    """The losses and gradient norms of every step: rank 0 prints them."""
+    found = re.findall(r"'(?:loss|grad_norm)': '?([\d.e+-]+)", finished.output)
+    assert found, str(finished)
+    return [float(value) for value in found]
 
 
 def watched(name: str, *words: str | Path, bare: bool = False) -> Finished:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.lab import envs, launch
+from tests.lab import envs, forked
+from tests.lab.forked import Job
 from tests.lab.launch import Finished
-from vlmpatch_lab.ports import free_port
 
 STACK = "tf457-ds0182"
 OTHERS = ("tf445-ds0154", "tf523-ds0198")
@@ -36,23 +36,32 @@ PARTS = {
 ALONE = (*SINGLE, *PARTS)
 TOGETHER = ("plain", "evaluation_on_one_rank", "communicates")
 APART = ("independent", "on_rank_0_alone")
-Job = Callable[..., Finished]
+ON_ONE_RANK = ("plain", "watched_on_one_rank")
+JOBS = ((1, ALONE), (2, TOGETHER), (2, APART))
+Ran = Callable[..., Finished]
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """How programs ended that the given number of ranks went through, watched or not."""
+
     @functools.cache
-    def run(stack: str, world: int, programs: tuple[str, ...], watch: str) -> Finished:
+    def all_of(stack: str, watch: str) -> dict[Job, Finished]:
         found = envs.read_stacks()[stack]
         envs.make(found)
-        port = ("--master-port", str(free_port()))
-        start = ["torchrun", "--nproc_per_node", "2", *port] if world == 2 else ["python"]
-        command = [*start, "-m", "tests.lab.watch_programs", *programs]
-        finished = launch.run(found, command, limit=300, env={"VLMPATCH_WATCH": watch})
+        jobs = [of(*each) for each in (*JOBS, *([(2, ON_ONE_RANK)] if watch == "0" else []))]
+        return forked.run(found, jobs, tmp_path_factory.mktemp(stack), env={"VLMPATCH_WATCH": watch})
+
+    def run(stack: str, world: int, programs: tuple[str, ...], watch: str) -> Finished:
+        finished = all_of(stack, watch)[of(world, programs)]
         assert finished.rc == 0, str(finished)
         return finished
 
     return run
+
+
+def of(world: int, programs: tuple[str, ...]) -> Job:
+    return Job(("-m", "tests.lab.watch_programs", *programs), world)
 
 
 def computed(finished: Finished, program: str, rank: int = 0) -> str:
@@ -74,7 +83,7 @@ def by_program(finished: Finished) -> dict[str, list[str]]:
     }
 
 
-def check_same(job: Job, stack: str, world: int, programs: tuple[str, ...]) -> None:
+def check_same(job: Ran, stack: str, world: int, programs: tuple[str, ...]) -> None:
     plain, watched = (job(stack, world, programs, watch) for watch in "01")
     assert said(plain) == []
     for program in programs:
@@ -82,11 +91,11 @@ def check_same(job: Job, stack: str, world: int, programs: tuple[str, ...]) -> N
             assert computed(plain, program, rank) == computed(watched, program, rank), program
 
 
-def test_alone_in_its_process(job: Job) -> None:
+def test_alone_in_its_process(job: Ran) -> None:
     check_same(job, STACK, 1, ALONE)
 
 
-def test_parts_of_a_model(job: Job) -> None:
+def test_parts_of_a_model(job: Ran) -> None:
     """What is trained of each is counted; where one is frozen or left out by mistake, it is named."""
     lines = by_program(job(STACK, 1, ALONE, "1"))
     for program, wanted in PARTS.items():
@@ -98,11 +107,11 @@ def test_parts_of_a_model(job: Job) -> None:
 
 
 @pytest.mark.parametrize("programs", [TOGETHER, APART], ids=["together", "apart"])
-def test_on_two_ranks(programs: tuple[str, ...], job: Job) -> None:
+def test_on_two_ranks(programs: tuple[str, ...], job: Ran) -> None:
     check_same(job, STACK, 2, programs)
 
 
-def test_what_can_be_undone_is_compared_and_found_right(job: Job) -> None:
+def test_what_can_be_undone_is_compared_and_found_right(job: Ran) -> None:
     lines = by_program(job(STACK, 1, ALONE, "1"))
     for program in COMPARED:
         (line,) = lines[program]
@@ -110,23 +119,23 @@ def test_what_can_be_undone_is_compared_and_found_right(job: Job) -> None:
     assert re.search("not compared .*: the model holds an iterator", lines["iterator"][0])
 
 
-def test_a_forward_that_communicates_is_not_made_once_more(job: Job) -> None:
+def test_a_forward_that_communicates_is_not_made_once_more(job: Ran) -> None:
     lines = said(job(STACK, 2, TOGETHER, "1"))
     assert len(lines) == 3
     assert all("; the ranks agree; " in line for line in lines)
     assert "not compared with checkpointing off: " in lines[2]
 
 
-def test_ranks_that_train_for_themselves_are_not_compared(job: Job) -> None:
+def test_ranks_that_train_for_themselves_are_not_compared(job: Ran) -> None:
     lines = sorted(said(job(STACK, 2, APART, "1")))
     assert [line[:8] for line in lines] == ["rank 0: ", "rank 0: ", "rank 1: "]
     assert not any("ranks agree" in line for line in lines)
     assert all("as with checkpointing off" in line for line in lines)
 
 
-def test_one_rank_is_watched_and_the_other_is_not(job: Job) -> None:
+def test_one_rank_is_watched_and_the_other_is_not(job: Ran) -> None:
     """A callback that a script adds where ``rank == 0``."""
-    finished = job(STACK, 2, ("plain", "watched_on_one_rank"), "0")
+    finished = job(STACK, 2, ON_ONE_RANK, "0")
     for rank in (0, 1):
         assert computed(finished, "plain", rank) == computed(finished, "watched_on_one_rank", rank)
     (line,) = said(finished)
@@ -135,7 +144,7 @@ def test_one_rank_is_watched_and_the_other_is_not(job: Job) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stack", OTHERS)
-def test_the_same_on_other_stacks(stack: str, job: Job) -> None:
+def test_the_same_on_other_stacks(stack: str, job: Ran) -> None:
     check_same(job, stack, 1, ALONE)
     check_same(job, stack, 2, TOGETHER)
     check_same(job, stack, 2, APART)
