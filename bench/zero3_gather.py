@@ -1,6 +1,9 @@
-"""What ZeRO-3 gathers in a step, on each release: writes ``docs/zero3-gathers.md`` and its Chinese twin.
+"""What ZeRO-3 gathers in a step, on each release.
 
     python -m bench.zero3_gather [STACK ...]
+
+writes ``data/zero3_gather.csv``, from which ``make generate`` writes the table of ``docs/zero3-gathers.md``
+and its Chinese twin.
 
 Two ranks over gloo; a Qwen2-VL with four blocks in each tower; nothing prefetched, reused or persistent,
 so that every use of a parameter shows. On a GPU see ``bench.zero3_gather_ranks --table``.
@@ -17,15 +20,19 @@ from typing import Any
 
 from bench.zero3_gather_ranks import MODES
 from bench.zero3_runs import Run
-from tests.lab import envs, launch, pages
+from tests.lab import envs, launch, pages, table
 
 STACKS = ("tf445-ds0154", "tf447-ds0169", "tf457-ds0182", "tf523-ds0198")
 BEGIN = "<!-- measured -->"
-HEAD = {
-    "en": "| DeepSpeed | | calls | elements / parameters | most at once | left | step |",
-    "zh": "| DeepSpeed | | 次数 | 元素数 / 参数量 | 同时驻留 | 残留 | 每步时间 |",
+STORE = pages.ROOT / "data" / "zero3_gather.csv"
+WHAT = ("deepspeed", "tuning", "mode")
+COLUMNS = (*WHAT, "error", "gradients_off", "calls", "elements", "peak", "left", "milliseconds")
+HEADS = {
+    "en": ("DeepSpeed", "", "calls", "elements / parameters", "most at once", "left", "step"),
+    "zh": ("DeepSpeed", "", "次数", "元素数 / 参数量", "同时驻留", "残留", "每步时间"),
 }
 WORDS = {"lora": "LoRA", "full": "full"}
+EXACT = 1e-5  # relative, of gradients
 
 
 def runs() -> dict[tuple[str, str], Run]:
@@ -51,30 +58,60 @@ def measure(name: str) -> dict[str, dict[str, Any]]:
     return {result["id"]: result for result in found}
 
 
-def rows(release: str, results: dict[str, dict[str, Any]]) -> list[str]:
-    return [line(release, f"{WORDS[t]}, {mode}", results[run.id]) for (t, mode), run in runs().items()]
+def rows(release: str, results: dict[str, dict[str, Any]]) -> list[dict[str, str]]:
+    """A line of the record for each tuning and mode."""
+    return [
+        dict(zip(COLUMNS, (release, WORDS[tuning], mode, *words(results[run.id])), strict=True))
+        for (tuning, mode), run in runs().items()
+    ]
 
 
-def line(release: str, what: str, result: dict[str, Any]) -> str:
+def words(result: dict[str, Any]) -> tuple[str, ...]:
     if result["error"]:
-        return f"| {release} | {what} | {result['error'].split(':')[0]} (F4) | | | | |"
+        return (result["error"].split(":")[0], *[""] * 6)
     step, whole = result["steps"][-1], result["parameters"]
-    left = sum(len(step["left"]) for step in result["steps"][-1:])
-    numbers = f"{step['calls']} | {step['elements'] / whole:.2f} | {step['peak'] / whole:.3f} | {left}"
-    wrong = "" if result["difference"] <= 1e-5 else f" (gradients off by {result['difference']:.0%})"
-    return f"| {release} | {what}{wrong} | {numbers} | {step['seconds'] * 1000:.0f} ms |"
+    off = "" if result["difference"] <= EXACT else f"{100 * result['difference']:.0f}"
+    gathered = (f"{step['elements'] / whole:.2f}", f"{step['peak'] / whole:.3f}", str(len(step["left"])))
+    return ("", off, str(step["calls"]), *gathered, f"{step['seconds'] * 1000:.0f}")
+
+
+def read(path: Path = STORE) -> list[dict[str, str]]:
+    """What was measured.
+
+    Raises:
+        table.Broken: the file is not whole.
+    """
+    return [line for _, line in table.read(path, COLUMNS, "python -m bench.zero3_gather")]
 
 
 def main() -> None:
-    measured: list[str] = []
+    measured: list[dict[str, str]] = []
     for name in sys.argv[1:] or STACKS:
         release = next(p.split("==")[1] for p in envs.read_stacks()[name].packages if "deepspeed==" in p)
         measured += rows(release, measure(name))
-        print("\n".join(measured[-len(runs()) :]), flush=True)
-    for language, head in HEAD.items():
-        path = pages.DOCS[language] / "zero3-gathers.md"
-        table = "\n".join([head, "|---" * 7 + "|", *measured])
-        path.write_text(pages.filled(path.read_text("utf-8"), BEGIN, table), "utf-8")
+        for line in measured[-len(runs()) :]:
+            print(*line.values(), flush=True)
+    table.write_over(STORE, COLUMNS, read(), measured, "deepspeed")
+
+
+def page(language: str) -> Path:
+    """The page with the table."""
+    return pages.DOCS[language] / "zero3-gathers.md"
+
+
+def filled(language: str) -> str:
+    """The page as the record has it."""
+    made = pages.table(HEADS[language], map(cells, read()))
+    return pages.filled(page(language).read_text("utf-8"), BEGIN, made)
+
+
+def cells(line: dict[str, str]) -> tuple[str, ...]:
+    off = f" (gradients off by {line['gradients_off']}%)" if line["gradients_off"] else ""
+    what = f"{line['tuning']}, {line['mode']}{off}"
+    if line["error"]:
+        return (line["deepspeed"], what, f"{line['error']} (F4)", "", "", "", "")
+    numbers = (line["calls"], line["elements"], line["peak"], line["left"])
+    return (line["deepspeed"], what, *numbers, f"{line['milliseconds']} ms")
 
 
 if __name__ == "__main__":

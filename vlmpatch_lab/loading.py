@@ -185,8 +185,14 @@ VARIANTS: dict[str, Callable[[type], Any]] = {
 }
 
 
-def preload_models(folders: Iterable[Path]) -> None:
-    """The modules that checkpoints are loaded with, imported once, before the fork."""
+def preload_models(folders: Iterable[Path] = ()) -> None:
+    """What checkpoints are loaded with, imported and made once, before the fork.
+
+    Args:
+        folders: the checkpoints.
+    """
+    with contextlib.suppress(Exception):  # transformers 5 compiles every family's patterns at the first load
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     with contextlib.suppress(Exception):  # as above
         importlib.import_module("PIL.Image").preinit()
     for folder in folders:

@@ -2,10 +2,11 @@
 
 The proof that the fast runner of the other tests tells the truth: the same failures, and the same
 cure, under ``torchrun`` with HF Trainer and under ms-swift's own command line. "Right" is the same
-command with gradient checkpointing off, compared by the losses and gradient norms it prints and by
-which LoRA weights have moved in the adapter it saves. ``VLMPATCH_FULL=1`` adds ms-swift 3.4.1's DPO under
-DDP and 4.6.0's SFT under ZeRO-2, which `make test` runs under other engines (``test_minicpmv_launched.py``,
-``test_zero3_swift.py``), and HF Trainer under ZeRO-2, which it runs on forked ranks and in the demo.
+command with gradient checkpointing off, its ranks forked (``tests.lab.forked``), compared by the losses
+and gradient norms it prints and by which LoRA weights have moved in the adapter it saves.
+``VLMPATCH_FULL=1`` adds ms-swift 3.4.1's DPO under DDP and 4.6.0's SFT under ZeRO-2, which `make test` runs
+under other engines (``test_minicpmv_launched.py``, ``test_zero3_swift.py``), and HF Trainer under ZeRO-2,
+which it runs on forked ranks and in the demo.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import functools
 import json
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import Visible
-from tests.lab import envs, launch
+from tests.lab import envs, forked, launch
 from tests.lab.launch import Finished
 from tests.lab.outcomes import READY_TWICE, REDUCED_TWICE, RIGHT, UNTRAINED, Outcome
 from tests.standin.cells import FULL
@@ -109,6 +110,7 @@ class Training:
 
 
 Start = Callable[..., Training]
+Measure = Callable[[Command], Training]
 
 
 @pytest.fixture(scope="module")
@@ -140,8 +142,35 @@ def start(visible: Visible, tmp_path_factory: pytest.TempPathFactory) -> Start:
     return run
 
 
+@pytest.fixture(scope="module")
+def measure(tmp_path_factory: pytest.TempPathFactory) -> Measure:
+    """The same command with checkpointing off and without vlmpatch, on forked ranks."""
+
+    @functools.cache
+    def run(command: Command) -> Training:
+        stack = envs.read_stacks()[command.stack]
+        folder = tmp_path_factory.mktemp("right")
+        model = str(launch.checkpoint(stack, "qwen2_vl"))
+        words = [word.replace(MODEL, model) for word in (*command.words, *command.off)]
+        bare = {"VLMPATCH_DISABLE": "all"}
+        zero = "zero2" in words
+        return on_forked_ranks(stack, [*words, "--output_dir", folder / "saved"], folder, bare, gloo=zero)
+
+    return run
+
+
+def on_forked_ranks(
+    stack: envs.Stack, words: Sequence[str | Path], folder: Path, env: Mapping[str, str], **more: bool
+) -> Training:
+    """A launcher's command without its launcher; it saves into a folder of ``folder``."""
+    job = forked.job_of(words)
+    imports = forked.SWIFT.get(stack.name, (*forked.STACK, "deepspeed"))
+    ended = forked.run(stack, [job], folder, imports=imports, env={"USE_HF": "1", **env}, **more)
+    return Training(ended[job], folder)
+
+
 @each_command
-def test_without_vlmpatch(command: Command, start: Start) -> None:
+def test_without_vlmpatch(command: Command, start: Start, measure: Measure) -> None:
     bare = start(command)
     if command.bare.error:
         died(bare, command.bare)
@@ -150,29 +179,29 @@ def test_without_vlmpatch(command: Command, start: Start) -> None:
         assert bare.untrained(), "every LoRA weight has moved"
         assert all(command.bare.untrained in name for name in bare.untrained()), bare.untrained()
     else:
-        is_right(bare, start(command, after=command.off))
+        is_right(bare, measure(command))
 
 
 @each_command
-def test_through_vlmpatch_run(command: Command, start: Start) -> None:
-    is_right(start(command, before=RUN), start(command, after=command.off))
+def test_through_vlmpatch_run(command: Command, start: Start, measure: Measure) -> None:
+    is_right(start(command, before=RUN), measure(command))
 
 
 @pytest.mark.slow
-def test_imported_as_the_first_line(start: Start) -> None:
+def test_imported_as_the_first_line(start: Start, measure: Measure) -> None:
     """`make test` launches it watched, in ``test_watch.py``."""
     command = KNOWN["HF Trainer, DDP"]
-    is_right(start(command, after=("--import-vlmpatch",)), start(command, after=command.off))
+    is_right(start(command, after=("--import-vlmpatch",)), measure(command))
 
 
 @pytest.mark.slow
-def test_imported_by_swift_as_a_plugin(start: Start, tmp_path: Path) -> None:
+def test_imported_by_swift_as_a_plugin(start: Start, measure: Measure, tmp_path: Path) -> None:
     """ms-swift's own way to a user's file, by when it has imported everything itself."""
     plugin = tmp_path / "plugin.py"
     plugin.write_text("import vlmpatch\n")
     command = KNOWN["ms-swift 3.4.1 sft, DDP"]
     run = start(command, after=("--external_plugins", str(plugin)))
-    is_right(run, start(command, after=command.off))
+    is_right(run, measure(command))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_launchers import RUN, SWIFT, Training, died, is_right
+from tests.e2e.test_launchers import RUN, SWIFT, Training, died, is_right, on_forked_ranks
 from tests.e2e.test_zero3_swift import TUNER
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
@@ -118,7 +118,11 @@ def test_torchrun_saves_no_model_without_the_patch(standin: Path, tmp_path: Path
 @pytest.mark.parametrize("kind", ["dpo", "sft"] if FULL else ["dpo"])
 def test_swift(kind: str, zero: str, standin: Path, tmp_path: Path) -> None:
     """What this project began with: MiniCPM-V-2.6, DPO, a trainable vision tower, more slices than fit."""
-    right = swift(kind, zero, standin, tmp_path / "off", "--gradient_checkpointing", "false")
+    stack = envs.read_stacks()["swift341"]
+    words = command_of(kind, zero, standin, tmp_path / "off" / "saved", stack.name)
+    env = {"HF_MODULES_CACHE": str(standin / "modules" / stack.name)}
+    off = ("--gradient_checkpointing", "false")
+    right = on_forked_ranks(stack, [*words, *off], tmp_path / "off", env, gloo=True, waiting=True)
     is_right(swift(kind, zero, standin, tmp_path / "on"), right)
 
 
@@ -143,9 +147,13 @@ def test_swift_since_3_6(stack: str, standin: Path, tmp_path: Path) -> None:
 def swift(
     kind: str, zero: str, standin: Path, out: Path, *after: str, stack: str = "swift341", **env: str
 ) -> Training:
+    command = [*RUN, *command_of(kind, zero, standin, out, stack), *after]
+    env |= {"NPROC_PER_NODE": "2", "USE_HF": "1"}
+    return Training(start(stack, command, standin, standin, **env), out)
+
+
+def command_of(kind: str, zero: str, standin: Path, out: Path, stack: str) -> list[str | Path]:
     model = {"MODEL": str(standin / "model"), "qwen2_vl": "minicpmv2_6"}
     words: list[str | Path] = [model.get(word, word) for word in SWIFT.split()]
     words += [TUNER[stack], "lora", "--dataset", standin / f"{kind}.jsonl", "--deepspeed", zero]
-    command = [*RUN, "swift", *VERBS[kind], *words, "--output_dir", out, *after]
-    env |= {"NPROC_PER_NODE": "2", "USE_HF": "1"}
-    return Training(start(stack, command, standin, standin, **env), out)
+    return ["swift", *VERBS[kind], *words, "--output_dir", out]

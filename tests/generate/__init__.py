@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from bench import zero3_gather, zero_step
 from tests.e2e import mixed_long, mixed_table
 from tests.generate import codes, failures, launches, patches, readme
 from tests.lab import families, pages
@@ -25,7 +26,8 @@ def wanted() -> dict[Path, str]:
             pages.reference(language, "field-reports"): field_reports.page(field_reports.read(), language),
             families.page(language): families.filled(language),
             mixed_table.page(language): mixed_table.filled(language),
-            mixed_long.page(language): mixed_long.filled(language),
+            mixed_long.page(language): zero_step.filled(language, mixed_long.filled(language)),
+            zero3_gather.page(language): zero3_gather.filled(language),
             readme.PAGES[language]: readme.filled(language),
         }
     return made

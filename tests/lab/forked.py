@@ -28,6 +28,10 @@ from vlmpatch_lab import forks
 
 LIMIT = 120.0  # seconds a job may take, of a machine with nothing else to do
 STACK = ("torch", "transformers.trainer", "peft")
+SWIFT = {  # what ms-swift's ranks import, where a release has it
+    "swift341": (*STACK, "deepspeed", "swift.llm.train.rlhf", "swift.trainers.rlhf_trainer.dpo_trainer"),
+    "swift460": (*STACK, "deepspeed", "swift.pipelines.train.rlhf", "swift.rlhf_trainers.dpo_trainer"),
+}
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,14 @@ class Job:
 
     words: tuple[str, ...]  # a script, or -m and a module, and its arguments
     world: int = 2
+
+
+def job_of(command: Sequence[str | Path]) -> Job:
+    """What the ranks of ``torchrun --nproc_per_node 2 SCRIPT …`` or ``swift VERB …`` run."""
+    first, *rest = map(str, command)
+    if first == "swift":
+        return Job(("-m", f"swift.cli.{rest[0]}", *rest[1:]))
+    return Job(tuple(rest[2:]))
 
 
 def run(

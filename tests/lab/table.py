@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\0": "\\0"}
@@ -61,6 +61,19 @@ def write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     draft = path.with_suffix(".tmp")
     draft.write_bytes(text(columns, rows).encode())
     draft.replace(path)
+
+
+def write_over(
+    path: Path,
+    columns: Sequence[str],
+    known: Iterable[Mapping[str, str]],
+    measured: Sequence[Mapping[str, str]],
+    by: str,
+) -> None:
+    """Write ``measured`` and what is ``known`` of others, in the order of the column ``by``."""
+    again = {line[by] for line in measured}
+    lines = sorted([*(line for line in known if line[by] not in again), *measured], key=lambda line: line[by])
+    write(path, columns, [[line[name] for name in columns] for line in lines])
 
 
 def text(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

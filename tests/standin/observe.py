@@ -348,9 +348,10 @@ def main() -> None:
     import transformers.models.qwen2.modeling_qwen2
     import transformers.trainer  # noqa: F401
 
-    from vlmpatch_lab import engines
+    from vlmpatch_lab import engines, loading
 
     engines.preload_engine()
+    loading.preload_models()
     for row in json.loads(options.cells.read_text()):
         result = run_cell(Cell.of(row), options.folder.resolve(), options.out.resolve())
         print(json.dumps(result), flush=True)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench import zero3_gather, zero_step
 from tests.e2e import mixed_long, mixed_table
 from tests.lab import envs, families, record, table
 from tests.matrix import drift, judge, rows, store
@@ -181,6 +182,9 @@ def test_every_file_is_as_its_writer_would_write_it(tmp_path: Path) -> None:
     assert copy.read_bytes() == mixed_table.STORE.read_bytes()
     mixed_long.save(mixed_long.read(), copy)
     assert copy.read_bytes() == mixed_long.STORE.read_bytes()
+    for bench in (zero_step, zero3_gather):
+        table.write_over(copy, bench.COLUMNS, bench.read(), [], "deepspeed")
+        assert copy.read_bytes() == bench.STORE.read_bytes()
     record.save(record.known(), copy)
     assert copy.read_bytes() == record.STORE.read_bytes()
 
@@ -189,3 +193,11 @@ def test_results_are_of_rows_and_stacks_that_exist() -> None:
     outcomes = Store().outcomes
     assert outcomes.keys() <= envs.read_stacks().keys()
     assert {row for of_stack in outcomes.values() for row in of_stack} <= rows.read().keys()
+
+
+def test_a_release_that_is_measured_again_replaces_its_own_lines(tmp_path: Path) -> None:
+    path = tmp_path / "bench.csv"
+    known = [{"release": release, "calls": calls} for release, calls in (("1", "a"), ("3", "b"), ("3", "c"))]
+    measured = [{"release": release, "calls": calls} for release, calls in (("3", "d"), ("2", "e"))]
+    table.write_over(path, ("release", "calls"), known, measured, "release")
+    assert path.read_text() == "release,calls\n1,a\n2,e\n3,d\n"
