@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-LAYERS = str(Path(__file__).resolve().parents[2] / "vlmpatch" / "journal" / "wrappers.py")
+WRAPPERS = str(Path(__file__).resolve().parents[2] / "vlmpatch" / "journal" / "wrappers.py")
 
 
 class Reached(BaseException):
@@ -26,8 +26,8 @@ def silent(engine: Any, id_: str) -> list[str]:
         if not change.alive:
             continue
         if isinstance(change, Wrap):
-            location = change._layers.value.location
-            if not (change._layers.acts(change._key) and reached(location.owner(), location.name)):
+            location = change._wrappers.value.location
+            if not (change._wrappers.acts(change._key) and reached(location.owner(), location.name)):
                 found.append(f"{id_}: {record.what}, and it is not called")
         elif isinstance(change, SetValue):
             value = change.value
@@ -59,6 +59,8 @@ def _reached(function: Any, count: int) -> bool:
 
 def _watch(frame: Any, event: str, _argument: object) -> None:
     caller = frame.f_back.f_code if event == "call" and frame.f_back is not None else None
-    dispatching = caller is not None and caller.co_filename == LAYERS and caller.co_name in ("layer", "link")
-    if dispatching and frame.f_code.co_filename != LAYERS:
+    dispatching = (
+        caller is not None and caller.co_filename == WRAPPERS and caller.co_name in ("dispatch", "link")
+    )
+    if dispatching and frame.f_code.co_filename != WRAPPERS:
         raise Reached

@@ -43,28 +43,28 @@ def main() -> None:
     wraps = [(patch, change) for patch, change in made if isinstance(change, Wrap) and change.alive]
     handed = 0
     for patch, change in wraps:
-        words = [*_names(change._layers), *_calls(change)]
+        words = [*_names(change._wrappers), *_calls(change)]
         found += [f"{patch}: {each}" for each in words if each]
         handed += "" in words
     print(json.dumps({"wrappers": len(wraps), "handed": handed, "found": found}), flush=True)
 
 
 def _names(chain: Any) -> Iterator[str]:
-    """Whether the layer is found wherever the function was."""
+    """Whether our function is found wherever the function was."""
     from vlmpatch.journal.aliases import everywhere, own_name
 
     raw = getattr(chain.value.below, "__func__", chain.value.below)
-    layer, where = chain.function, f"{chain.function.__module__}.{chain.function.__qualname__}"
-    name = own_name(layer)
+    ours, where = chain.function, f"{chain.function.__module__}.{chain.function.__qualname__}"
+    name = own_name(ours)
     if "<locals>" not in where and hasattr(raw, "__qualname__") and name is None:
-        yield f"{where} does not lead to its layer"
+        yield f"{where} does not lead to ours"
     if name is not None and inspect.ismodule(name.holder):
         yield from (f"{each.holder.__name__} has {where} as it was" for each in everywhere(raw, [name.name]))
 
 
 def _calls(change: Any) -> Iterator[str]:
     """For each way to call it what went wrong; an empty text where both handed everything through."""
-    chain, wrapper = change._layers, change._wrapper
+    chain, wrapper = change._wrappers, change._wrapper
     owner = chain.value.location.owner()
     bound = isinstance(owner, type) and chain.found.kind is not staticmethod
     outcomes = [_handed_through(wrapper, call, bound) for call in _ways(chain.found.call, bound)]

@@ -1,4 +1,4 @@
-"""A layer is in effect under torch.compile and export: on a function, a method, a module's forward."""
+"""A wrapper is in effect under torch.compile and export: on a function, a method, a module's forward."""
 
 from __future__ import annotations
 

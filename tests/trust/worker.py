@@ -100,7 +100,7 @@ class Trial:
         self.found: list[str] = []
         self.counts = {"orders": 0, "faults": 0, "rounds": 0, "threads": 0}
         self.before: Snapshot = {}
-        self.imported: set[str] = set()  # layers of ours among the target's names
+        self.imported: set[str] = set()  # functions of ours among the target's names
         self.told = False
         os.environ["VLMPATCH_LOG"] = "off"
 
@@ -170,7 +170,7 @@ class Trial:
     def _run_again(self) -> None:
         """The target has run, untouched as yet; names of ours that a reload keeps are not its own.
 
-        Nor is a layer of ours that it imported from elsewhere: that may stay, off, or go.
+        Nor is a function of ours that it imported from elsewhere: that may stay, off, or go.
         """
         known, own, now = self.before, f"{self.target}.", self._snapshot()
         again = f"{own}__name__" in known
@@ -249,7 +249,7 @@ class Trial:
         if copy is not None:  # the last to come goes first: copies do not know of each other
             copy.undo([])
             copy.hooks.remove()
-            # What was undone under its layers was switched off in place; now it can go altogether.
+            # What was undone under its wrappers was switched off in place; now it can go altogether.
             self.engine.redo([])
         self._stop()
         left = differences(self.before, self._snapshot(), self.imported)

@@ -269,7 +269,7 @@ def test_items_are_put_back(journal: Journal) -> None:
     assert registry == {"old": "1", "new": "4"}
 
 
-def test_somebody_patched_on_top_and_keeps_his_layer(journal: Journal) -> None:
+def test_somebody_patched_on_top_and_keeps_his_wrapper(journal: Journal) -> None:
     journal.wrap("p", HERE, "greet", shout)
     ours = HERE.greet
 
@@ -353,13 +353,13 @@ def test_two_patches_on_one_target_undo_in_any_order() -> None:
         HERE.greet = before
 
 
-def test_a_layer_from_another_copy_is_refused_and_ones_own_is_enough(journal: Journal) -> None:
+def test_a_wrapper_from_another_copy_is_refused_and_ones_own_is_enough(journal: Journal) -> None:
     journal.wrap("p", HERE, "greet", shout)
     with pytest.raises(AlreadyPatched):
         Journal().wrap("p", HERE, "greet", shout)
-    layer = HERE.greet
+    wrapped = HERE.greet
     journal.wrap("p", HERE, "greet", shout)
-    assert HERE.greet is layer
+    assert HERE.greet is wrapped
     assert journal.changes("p") == [f"wrapped {__name__}.greet"]
 
 
@@ -439,7 +439,7 @@ def suffix(mark: str) -> Any:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations("pqr")))
-def test_layers_and_values_come_off_in_any_order(order: tuple[str, ...]) -> None:
+def test_wrappers_and_values_come_off_in_any_order(order: tuple[str, ...]) -> None:
     journal = Journal()
     target = ModuleType("target")
     before = target.f = lambda: "f"  # type: ignore[attr-defined]
@@ -486,7 +486,7 @@ def test_what_is_off_for_a_while_comes_back_where_it_was(patch: str) -> None:
     assert (target.f(), function()) == ("f", None)
 
 
-def test_a_value_below_a_layer_goes_first(journal: Journal) -> None:
+def test_a_value_below_a_wrapper_goes_first(journal: Journal) -> None:
     target = ModuleType("target")
     before = target.f = lambda: "f"  # type: ignore[attr-defined]
     journal.replace("p", target, "f", lambda: "g")
@@ -571,7 +571,7 @@ def test_a_mock_on_top_and_gone_again(journal: Journal) -> None:
     assert HERE.greet is before
 
 
-def test_an_inherited_layer_under_another_in_the_parent(journal: Journal) -> None:
+def test_an_inherited_wrapper_under_another_in_the_parent(journal: Journal) -> None:
     class Parent:
         def method(self) -> str:
             return "m"
@@ -736,7 +736,7 @@ def test_another_library_on_one_of_the_names_keeps_its_own(package: Any, journal
     assert package.home.save is plain
 
 
-def test_a_home_that_ran_again_leaves_no_layer_elsewhere(package: Any, journal: Journal) -> None:
+def test_a_home_that_ran_again_leaves_no_wrapper_elsewhere(package: Any, journal: Journal) -> None:
     plain = package.home.save
     journal.wrap("p", package.home, "save", suffix("!"))
     package.home.save = FunctionType(plain.__code__, plain.__globals__, "save", plain.__defaults__)
@@ -761,7 +761,7 @@ def test_under_another_copy_off_and_on_again_no_name_is_forgotten(package: Any, 
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_a_home_of_two_copies_that_ran_again_leaves_no_layer_elsewhere(
+def test_a_home_of_two_copies_that_ran_again_leaves_no_wrapper_elsewhere(
     ours_first: bool, package: Any, journal: Journal
 ) -> None:
     plain, other = package.home.save, Journal()

@@ -1,4 +1,4 @@
-"""What can be done to a foreign object, taken back, and done again: a value, a layer, a hook."""
+"""What can be done to a foreign object, taken back, and done again: a value, a wrapper, a hook."""
 
 from __future__ import annotations
 
@@ -66,64 +66,64 @@ class SetValue:
 
 
 class Wrap:
-    """A layer among the layers on one attribute."""
+    """A wrapper among the wrappers on one attribute."""
 
-    def __init__(self, overrides: OverrideStack, layers: WrapperChain, key: Any, wrapper: Wrapper) -> None:
-        self._overrides, self._layers, self._key, self._wrapper = overrides, layers, key, wrapper
+    def __init__(self, overrides: OverrideStack, wrappers: WrapperChain, key: Any, wrapper: Wrapper) -> None:
+        self._overrides, self._wrappers, self._key, self._wrapper = overrides, wrappers, key, wrapper
 
     @property
     def value(self) -> Override:
         """See ``Change.value``."""
-        return self._layers.value
+        return self._wrappers.value
 
     @property
     def alive(self) -> bool:
         """See ``Change.alive``."""
-        return self._layers.value.location.alive
+        return self._wrappers.value.location.alive
 
     def on(self) -> bool:
         """See ``Change.on``; an attribute that changed meanwhile is wrapped as it now is."""
-        layers, value = self._layers, self._layers.value
+        wrappers, value = self._wrappers, self._wrappers.value
         held = value.location.held()
         if not value.on and held is value.value:
             self._overrides.adopt(value)
-        elif not value.on and not any(chain_of(each, layers.journal) is layers for each in chain(held)):
+        elif not value.on and not any(chain_of(each, wrappers.journal) is wrappers for each in chain(held)):
             if held is not value.below and not self._overrides.covered(value):
                 try:
                     value.lie_on(held)
                 except (AttributeError, Foreign):
                     return False
             self._overrides.put(value)
-        layers.switch(self._key, self._wrapper, True)
-        for alias in layers.new_aliases():
-            former = [each for each in layers.aliases if not each.location.same(alias.location)]
-            layers.aliases[:] = [*former, alias]
+        wrappers.switch(self._key, self._wrapper, True)
+        for alias in wrappers.new_aliases():
+            former = [each for each in wrappers.aliases if not each.location.same(alias.location)]
+            wrappers.aliases[:] = [*former, alias]
             self._overrides.put(alias)
         return True
 
     def off(self) -> bool:
         """See ``Change.off``."""
-        layers, value = self._layers, self._layers.value
-        layers.switch(self._key, self._wrapper, False)
-        if layers.marks:
+        wrappers, value = self._wrappers, self._wrappers.value
+        wrappers.switch(self._key, self._wrapper, False)
+        if wrappers.marks:
             return True
         alone = _take(self._overrides, value)
         return self.leave_aliases() and alone
 
     def leave_aliases(self) -> bool:
         """Put back what lay at the other locations; False when another library has built on one of ours."""
-        layers = self._layers
-        for alias in layers.aliases:
-            if alias.below is not layers.value.below:
-                alias.lie_on(layers.value.below)
+        wrappers = self._wrappers
+        for alias in wrappers.aliases:
+            if alias.below is not wrappers.value.below:
+                alias.lie_on(wrappers.value.below)
             _take(self._overrides, alias)
         # One on which another library has built is taken away when that has gone, if it ever does.
-        layers.aliases[:] = [alias for alias in layers.aliases if _lies(alias)]
-        return not layers.aliases
+        wrappers.aliases[:] = [alias for alias in wrappers.aliases if _lies(alias)]
+        return not wrappers.aliases
 
     def overwritten(self) -> None:
-        """What the layers lay on has run again: they lie nowhere any more."""
-        self._layers.gone = True
+        """What the wrappers lay on has run again: they lie nowhere any more."""
+        self._wrappers.gone = True
         self.leave_aliases()
 
 

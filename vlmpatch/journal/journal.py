@@ -78,7 +78,7 @@ class Journal:
     def wrap(self, patch: str, owner: Any, name: str, wrapper: Wrapper) -> None:
         """Put ``wrapper(original, *args, **kwargs)`` around the function ``owner.name``.
 
-        The layer is a plain function with the original's name and signature, so that it pickles by
+        What lies there is a plain function with the original's name and signature, so that it pickles by
         name, binds as a method and passes identity checks on ``__func__``. It lies under the
         function's other names as well; see ``aliases``. To wrap the same
         function in the same wrapper once more changes nothing.
@@ -86,7 +86,7 @@ class Journal:
         Raises:
             AttributeError: ``owner`` has no such attribute.
             Foreign: it is no function, or one that does not bind as a method.
-            AlreadyPatched: it carries a layer of this patch from another copy of vlmpatch.
+            AlreadyPatched: it carries a wrapper of this patch from another copy of vlmpatch.
             WrongSignature: the wrapper does not take every call that the function takes.
         """
         key = (patch, getattr(wrapper, "__code__", wrapper))
@@ -96,31 +96,31 @@ class Journal:
             held = location.held()
             if carried(held, patch, self):
                 raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
-            layers = self._lying(location, key)
-            if layers is None and self._copied(patch, location, held, key):
+            wrappers = self._lying(location, key)
+            if wrappers is None and self._copied(patch, location, held, key):
                 return
-            if layers is not None and layers.acts(key):
+            if wrappers is not None and wrappers.acts(key):
                 return
-            layers = layers or WrapperChain(self, owner, name)
-            layers.takes_calls_through(wrapper)
-            self._do(Record(patch, what, Wrap(self._overrides, layers, key, wrapper)))
+            wrappers = wrappers or WrapperChain(self, owner, name)
+            wrappers.takes_calls_through(wrapper)
+            self._do(Record(patch, what, Wrap(self._overrides, wrappers, key, wrapper)))
 
     def _lying(self, location: Location, key: Any) -> WrapperChain | None:
-        """Our layers on ``location``: there, or under somebody else's when ``key`` is among them."""
+        """Our wrappers on ``location``: there, or under somebody else's when ``key`` is among them."""
         held = location.held()
         for candidate in chain(held):
-            layers = chain_of(candidate, self)
-            if layers is not None and layers.lies_at(location):
-                return layers if layers.value.value is held or layers.link(key) else None
+            wrappers = chain_of(candidate, self)
+            if wrappers is not None and wrappers.lies_at(location):
+                return wrappers if wrappers.value.value is held or wrappers.link(key) else None
         return None
 
     def _copied(self, patch: str, location: Location, held: Any, key: Any) -> bool:
-        """Whether a class statement copied a function that has this layer: it acts there as well."""
-        layers = chain_of(getattr(held, "__func__", held), self)
-        if layers is None or not layers.acts(key):
+        """Whether a class statement copied a function that has this wrapper: it acts there as well."""
+        wrappers = chain_of(getattr(held, "__func__", held), self)
+        if wrappers is None or not wrappers.acts(key):
             return False
         value = Override(location, held, patch)
-        value.below = layers.found.raw
+        value.below = wrappers.found.raw
         self._do(
             Record(
                 patch,

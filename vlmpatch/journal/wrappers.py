@@ -1,7 +1,7 @@
-"""Layers around a function: one plain function of ours per attribute, whatever number of patches wrap it.
+"""Wrappers around a function: one plain function of ours per attribute, whatever number of patches wrap it.
 
-It looks in one place what to call, so a layer is switched on and off wherever references to the
-function have gone, and layers of several patches go in any order. It is a plain function: torch.compile
+It looks in one place what to call, so a wrapper is switched on and off wherever references to the
+function have gone, and wrappers of several patches go in any order. Ours is a plain function: torch.compile
 and strict export trace through it, while they see through any object that merely is called like one.
 """
 
@@ -29,7 +29,7 @@ class WrongSignature(TypeError):
 
 
 class Link:
-    """One layer: whose, what, and whether it is on."""
+    """One wrapper: whose, what, and whether it is on."""
 
     def __init__(self, key: Any, wrapper: Wrapper) -> None:
         self.key = key
@@ -38,13 +38,13 @@ class Link:
 
 
 class Marks(set[str]):
-    """The patches whose layers a function carries, for other copies of vlmpatch to see."""
+    """The patches whose wrappers a function carries, for other copies of vlmpatch to see."""
 
-    layers: WrapperChain
+    layers: WrapperChain  # the name by which other copies ask for it
 
 
 class Callee(NamedTuple):
-    """What lies at a location, what to call in its stead, and the descriptor our layer must be stored in."""
+    """What lies at a location, what to call in its stead, and the descriptor our function is stored in."""
 
     raw: Any
     call: Callable[..., Any]
@@ -52,10 +52,10 @@ class Callee(NamedTuple):
 
 
 class WrapperChain:
-    """All our layers on ``owner.name``.
+    """All our wrappers on ``owner.name``.
 
     Args:
-        journal: whose layers these are.
+        journal: whose wrappers these are.
         owner: a module, a class, or any object with the attribute.
         name: the attribute.
 
@@ -115,16 +115,16 @@ class WrapperChain:
         )
 
     def link(self, key: Any) -> Link | None:
-        """The layer of that key, on or off."""
+        """The wrapper of that key, on or off."""
         return next((link for link in self._links if link.key == key), None)
 
     def acts(self, key: Any) -> bool:
-        """Whether the layer of that key is there and on."""
+        """Whether the wrapper of that key is there and on."""
         link = self.link(key)
         return link is not None and link.on
 
     def switch(self, key: Any, wrapper: Wrapper, on: bool) -> None:
-        """Switch the layer ``key`` on, where it was or else outermost, or off."""
+        """Switch the wrapper ``key`` on, where it was or else outermost, or off."""
         link = self.link(key)
         if link is None:
             link = Link(key, wrapper)
@@ -149,14 +149,14 @@ class WrapperChain:
 
 
 def chain_of(function: Any, journal: object) -> WrapperChain | None:
-    """The layers whose function this very one is, when they are ``journal``'s."""
+    """The wrappers whose function this very one is, when they are ``journal``'s."""
     marks = getattr(function, MARK, None)
-    layers = marks.layers if isinstance(marks, Marks) else None
-    return layers if layers and layers.journal is journal and layers.function is function else None
+    wrappers = marks.layers if isinstance(marks, Marks) else None
+    return wrappers if wrappers and wrappers.journal is journal and wrappers.function is function else None
 
 
 def carried(function: Any, patch: str, journal: object) -> bool:
-    """Whether ``function`` or one it wraps has a layer of ``patch`` from anybody but ``journal``."""
+    """Whether ``function`` or one it wraps has a wrapper of ``patch`` from anybody but ``journal``."""
     for candidate in chain(function):
         marks = getattr(candidate, MARK, None)
         if isinstance(marks, Marks) and marks.layers.journal is journal:
@@ -167,7 +167,7 @@ def carried(function: Any, patch: str, journal: object) -> bool:
 
 
 def standing(location: Location, raw: Any) -> Any:
-    """``raw``, or what lies under it where it is a layer that another copy of vlmpatch has given up.
+    """``raw``, or what lies under it where it is a wrapper that another copy of vlmpatch has given up.
 
     It was switched off, or what it lay on has run again; the other copy could not take it away while ours lay
     on top, and has forgotten it.
@@ -175,12 +175,12 @@ def standing(location: Location, raw: Any) -> Any:
     for _ in range(100):
         function = getattr(raw, "__func__", raw)
         marks = getattr(function, MARK, None)
-        layers = getattr(marks, "layers", None)
-        if layers is None or layers.function is not function:
+        wrappers = getattr(marks, "layers", None)
+        if wrappers is None or wrappers.function is not function:
             break
-        if not getattr(layers, "gone", False) and (marks or not layers.value.location.same(location)):
+        if not getattr(wrappers, "gone", False) and (marks or not wrappers.value.location.same(location)):
             break
-        raw = layers.value.below
+        raw = wrappers.value.below
     return raw
 
 
@@ -224,12 +224,12 @@ def _through(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def _dispatching(head: list[tuple[Wrapper, Callable[..., Any]]], original: Any) -> FunctionType:
     @functools.wraps(original)
-    def layer(*args: Any, **kwargs: Any) -> Any:
+    def dispatch(*args: Any, **kwargs: Any) -> Any:
         wrapper, below = head[0]
         return wrapper(below, *args, **kwargs)
 
-    assert isinstance(layer, FunctionType)
-    return layer
+    assert isinstance(dispatch, FunctionType)
+    return dispatch
 
 
 def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,7 +280,7 @@ def _standing_for(raw: Any, owner: type, kind: type | None, call: Callable[..., 
 
 
 def _name(function: FunctionType, owner: Any, name: str, raw: Any) -> None:
-    """Give a layer on what pickles by name a name that leads to the layer."""
+    """Give our function on what pickles by name a name that leads to it."""
     own = own_name(raw)
     if own is None or (own.holder is owner and own.name == name):
         return
