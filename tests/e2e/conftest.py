@@ -15,8 +15,10 @@ from tests.lab.outcomes import Case
 
 # Files that take minutes, the longest first: whatever starts last should end soon.
 LONG = (
-    *("minicpmv", "zero3", "minicpmv_launched", "launchers", "watchers", "watch", "training", "mixed"),
-    *("zero3_swift", "zero3_outside", "import_orders", "gradients", "torch_of_the_day"),
+    *("e2e/test_minicpmv", "e2e/test_zero3", "innocents/test_innocents", "e2e/test_minicpmv_launched"),
+    *("e2e/test_launchers", "e2e/test_mixed", "e2e/test_training", "e2e/test_watchers"),
+    *("e2e/test_import_orders", "e2e/test_gradients", "e2e/test_torch_of_the_day", "e2e/test_zero3_swift"),
+    *("e2e/test_field", "e2e/test_watch", "e2e/test_watch_untouched", "e2e/test_zero3_outside"),
 )
 Visible = Callable[[], contextlib.AbstractContextManager[None]]
 Results = dict[str, Result]
@@ -24,7 +26,8 @@ Results = dict[str, Result]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Workers take the files in this order; within a file nothing moves."""
-    order = {Path(__file__).with_name(f"test_{name}.py"): place for place, name in enumerate(LONG)}
+    tests = Path(__file__).parents[1]
+    order = {tests / f"{name}.py": place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: order.get(item.path, len(order)))
 
 
