@@ -50,16 +50,27 @@ def main() -> None:
 
 
 def _names(chain: Any) -> Iterator[str]:
-    """Whether our function is found wherever the function was."""
+    """Whether our function is found wherever the function was, under the names that it had."""
     from vlmpatch.journal.aliases import everywhere, own_name
 
     raw = getattr(chain.value.below, "__func__", chain.value.below)
     ours, where = chain.function, f"{chain.function.__module__}.{chain.function.__qualname__}"
     name = own_name(ours)
+    found = getattr(chain.found.raw, "__func__", chain.found.raw)
+    home = getattr(found, "__module__", None)  # builtins have none
+    # A script's class that inherits a library's method gets one of its own, which pickles by its own name.
+    if where != f"{home}.{found.__qualname__}" and _package(home) == _package(chain.value.location.owner()):
+        yield f"{home}.{found.__qualname__} has become {where}"
     if "<locals>" not in where and hasattr(raw, "__qualname__") and name is None:
         yield f"{where} does not lead to ours"
     if name is not None and inspect.ismodule(name.holder):
         yield from (f"{each.holder.__name__} has {where} as it was" for each in everywhere(raw, [name.name]))
+
+
+def _package(module: Any) -> str:
+    """Of a module, by its name or not, or of what is defined in one."""
+    name = module.__name__ if inspect.ismodule(module) else getattr(module, "__module__", module)
+    return str(name).partition(".")[0]
 
 
 def _calls(change: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import inspect
 import itertools
 import pickle
@@ -38,6 +39,10 @@ class Base:
 
 
 class Child(Base):
+    pass
+
+
+class Other(Base):
     pass
 
 
@@ -581,7 +586,8 @@ def test_an_inherited_wrapper_under_another_in_the_parent(journal: Journal) -> N
 
     journal.wrap("p", Kid, "method", suffix("p"))
     journal.wrap("p", Parent, "method", suffix("q"))
-    assert Kid().method() == "mqp"
+    assert Kid().method() == "mpq"
+    assert Parent().method() == "mq"
     journal.rollback(["p"])
     assert "method" not in vars(Kid)
 
@@ -791,12 +797,63 @@ def test_a_method_is_replaced_under_every_name_of_its_class(package: Any, journa
     assert kind.one is kind.two is plain
 
 
-def test_what_a_class_inherits_pickles_by_its_own_name(journal: Journal) -> None:
+def test_what_a_class_inherits_stays_the_method_it_was(journal: Journal) -> None:
+    names = (Base.method.__module__, Base.method.__qualname__)
     journal.wrap("p", Child, "method", plus_ten)
+    journal.wrap("p", Other, "method", plus_ten)
+    assert (Child().method(1), Other().method(1), Base().method(1)) == (12, 12, 2)
+    assert Child.method is Base.method
+    assert (Child.method.__module__, Child.method.__qualname__) == names
     assert pickle.loads(pickle.dumps(Child.method)) is Child.method
-    assert pickle.loads(pickle.dumps(Base.method)) is Base.method is not Child.method
+    assert journal.changes("p") == [f"wrapped {__name__}.{cls}.method" for cls in ("Child", "Other")]
     journal.rollback(["p"])
-    assert pickle.loads(pickle.dumps(Child.method)) is Base.method
+    assert (Child().method(1), Other().method(1)) == (2, 2)
+
+
+def test_what_inherits_from_another_package_has_a_name_of_its_own(journal: Journal) -> None:
+    class Script(Base):
+        __module__, __qualname__ = __name__, "Script"
+
+    HERE.Script = Script
+    try:
+        Base.__module__ = "elsewhere"
+        journal.wrap("p", Script, "method", plus_ten)
+        assert (Script().method(1), Base().method(1)) == (12, 2)
+        assert pickle.loads(pickle.dumps(Script.method)) is Script.method
+        assert pickle.loads(pickle.dumps(Base.method)) is Base.method
+        journal.rollback(["p"])
+        assert "method" not in vars(Script)
+    finally:
+        Base.__module__ = __name__
+        del HERE.Script
+
+
+def test_an_heir_is_not_kept_alive(journal: Journal) -> None:
+    class Heir(Base):
+        pass
+
+    kept = weakref.ref(Heir)
+    journal.wrap("p", Heir, "method", plus_ten)
+    assert Heir().method(1) == 12
+    del Heir
+    gc.collect()
+    assert kept() is None
+    assert Base().method(1) == 2
+
+
+def test_an_inherited_class_method_keeps_both_names(journal: Journal) -> None:
+    class Kid(Base):
+        pass
+
+    for name in ("kind", "__init_subclass__"):
+        before = getattr(Kid, name).__module__
+        journal.wrap("p", Kid, name, lambda original, cls, /, *args, **kw: original(cls, *args, **kw))
+        assert getattr(Kid, name).__module__ == before
+    assert Kid.kind.__qualname__ == "Base.kind"
+    bound = Child.kind
+    journal.wrap("p", Child, "kind", lambda original, cls, x: original(cls, x + 10))
+    assert pickle.loads(pickle.dumps(Child.kind))(1) == ("Child", 11)
+    assert bound(1) == ("Child", 1)
 
 
 class Silent:

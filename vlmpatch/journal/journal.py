@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, MutableMapping
 from types import ModuleType
 from typing import Any
 
+from vlmpatch.journal import inherited
 from vlmpatch.journal.changes import Change, Hook, Hooked, SetValue, Wrap
 from vlmpatch.journal.locations import (
     ABSENT,
@@ -80,8 +81,9 @@ class Journal:
 
         What lies there is a plain function with the original's name and signature, so that it pickles by
         name, binds as a method and passes identity checks on ``__func__``. It lies under the
-        function's other names as well; see ``aliases``. To wrap the same
-        function in the same wrapper once more changes nothing.
+        function's other names as well; see ``aliases``. Of a method that a class inherits it lies where
+        that is defined; see ``inherited``. To wrap the same function in the same wrapper once more
+        changes nothing.
 
         Raises:
             AttributeError: ``owner`` has no such attribute.
@@ -89,9 +91,13 @@ class Journal:
             AlreadyPatched: it carries a wrapper of this patch from another copy of vlmpatch.
             WrongSignature: the wrapper does not take every call that the function takes.
         """
-        key = (patch, getattr(wrapper, "__code__", wrapper))
+        key: tuple[Any, ...] = (patch, getattr(wrapper, "__code__", wrapper))
         what = f"wrapped {path(owner, name)}"
         with self.lock:
+            asked, home = wrapper, inherited.home(owner, name)
+            if home is not None:
+                key, wrapper = (*key, id(owner)), inherited.for_calls_on(owner, wrapper)
+                owner = home
             location = Attribute(owner, name)
             held = location.held()
             if carried(held, patch, self):
@@ -102,7 +108,7 @@ class Journal:
             if wrappers is not None and wrappers.acts(key):
                 return
             wrappers = wrappers or WrapperChain(self, owner, name)
-            wrappers.takes_calls_through(wrapper)
+            wrappers.takes_calls_through(asked)
             self._do(Record(patch, what, Wrap(self._overrides, wrappers, key, wrapper)))
 
     def _lying(self, location: Location, key: Any) -> WrapperChain | None:

@@ -72,7 +72,7 @@ class WrapperChain:
         self._original = found.call
         self._head = [(_through, found.call)]
         self.function = _dispatching(self._head, found.call)
-        _name(self.function, owner, name, getattr(found.raw, "__func__", found.raw))
+        _name(self.function, owner, name, found)
         self.aliases: list[Override] = []  # what lies at other locations because of us
         self.gone = False  # whether the owner has run again, and holds none of it any more
         self.marks = Marks()
@@ -279,10 +279,12 @@ def _standing_for(raw: Any, owner: type, kind: type | None, call: Callable[..., 
     return call
 
 
-def _name(function: FunctionType, owner: Any, name: str, raw: Any) -> None:
-    """Give our function on what pickles by name a name that leads to it."""
+def _name(function: FunctionType, owner: Any, name: str, found: Callee) -> None:
+    """Give our function on what pickles by name a name that leads to it, and any other the name it had."""
+    raw = getattr(found.raw, "__func__", found.raw)
+    function.__module__ = getattr(raw, "__module__", None)  # type: ignore[assignment]  # builtins have none
     own = own_name(raw)
-    if own is None or (own.holder is owner and own.name == name):
+    if own is None or found.kind is classmethod or (own.holder is owner and own.name == name):
         return
     if all(isinstance(each, ModuleType) for each in (own.holder, owner)) and is_of_the_package(own, owner):
         return  # it will lie there too
