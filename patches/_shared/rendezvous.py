@@ -16,12 +16,16 @@ A rendezvous ends with an error where it is certain that it would last for ever:
   is over. Every absent rank, because one that is late may be what the rest wait for.
 
 The second and third hold while a rank does such things in one thread. Where another thread has come to a
-rendezvous, on whichever rank, only the end of a rank counts.
+rendezvous, or is in the script's own code or in torch's distributed (it may start what the main thread of
+another rank waits for), on whichever rank, only the end of a rank counts.
 
 Nothing else is certain. A rank that has started more collectives than the others, and stands still, proves
 nothing: they may be asynchronous, or messages to one rank (gloo counts both alike), and it may write a file,
 sit in a debugger or wait for the device. A rank whose process is stopped gives no answers. All these are
 waited for, then warned of; after half an hour the others go on, as they would have without a rendezvous.
+
+What was counted belongs to one process group: where that is destroyed and made anew, counting begins anew, so
+that a rank whose process is a fresh one has come to as many as the rest.
 
 There is none where a patch was switched off on some rank for a while, since that rank has come to fewer of
 them than the others, nor where a part of the ranks holds the parameters.
@@ -37,8 +41,9 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from vlmpatch.api import Patch
@@ -52,9 +57,10 @@ WAIT = 1700.0  # seconds until no rank is waited for: just before DeepSpeed's ow
 ASKED, PLACE, ENDED, OFF = "vlmpatch/asked", "vlmpatch/place", "vlmpatch/ended", "vlmpatch/off"
 THREADS = "vlmpatch/threads"  # somewhere another thread than the main one has come
 
-_held: Counter[str] = Counter()
+_held: Counter[str] = Counter()  # in the process group of ``_counted_in``
+_counted_in: list[weakref.ref[Any]] = []
 _patches: dict[str, Patch] = {}  # those that hold one
-_answering: list[threading.Thread] = []
+_answering: list[tuple[threading.Thread, weakref.ref[Any]]] = []  # and in which process group
 _waiting: list[str] = []  # the rendezvous this rank waits at
 
 
@@ -65,14 +71,15 @@ class Alone(RuntimeError):
 def attend(patch: Patch) -> None:
     """Answer other ranks' questions from now on; called on every rank. Cheap when called again."""
     _patches[patch.id] = patch
-    if any(thread.is_alive() for thread in _answering):
-        return
     if world() == 1:
         return
-    stop = threading.Event()
-    thread = threading.Thread(target=_answer, args=(stop,), name="vlmpatch-rendezvous", daemon=True)
-    _answering[:] = [thread]
-    atexit.register(_leave, stop, thread)
+    group = _group()
+    if any(thread.is_alive() and of() is group for thread, of in _answering):
+        return
+    stop, of = threading.Event(), weakref.ref(group)
+    thread = threading.Thread(target=_answer, args=(stop, of), name="vlmpatch-rendezvous", daemon=True)
+    _answering[:] = [(thread, of)]
+    atexit.register(_leave, stop, thread, os.getpid())
     thread.start()
 
 
@@ -98,6 +105,9 @@ def rendezvous(patch: Patch, parameters: Iterable[Any], what: str, told: str = "
         return
     if threading.current_thread() is not threading.main_thread():
         store.set(THREADS, "-")
+    if not any(of() is _group() for of in _counted_in):
+        _held.clear()
+        _counted_in[:] = [weakref.ref(_group())]
     _held[what] += 1
     this = _Rendezvous(patch, store, what, told, why)
     _waiting[:] = [f"{what}/{_held[what]}"]
@@ -170,7 +180,8 @@ class _Rendezvous:
         self.absent = [rank for rank in self.absent if not self.store.check([f"{self.base}/{rank}"])]
         for other in self.absent:
             _hear(self.store, other, self.places[other])
-        heard, threads = [self.places[other] for other in self.absent], self.store.check([THREADS])
+        heard = [self.places[other] for other in self.absent]
+        threads = _others_at_work() or self.store.check([THREADS])
         if _never_over(heard, self.mine, threads):
             self.store.set(f"{self.base}/over", self._words(waited))
         elif self.absent and waited > SOON:
@@ -238,19 +249,23 @@ def collectives() -> dict[str, int]:
     return counts
 
 
-def _answer(stop: threading.Event) -> None:
+def _answer(stop: threading.Event, of: weakref.ref[Any]) -> None:
     here, known = rank(), 0
     with contextlib.suppress(RuntimeError, ValueError, AttributeError):  # the group and its store are gone
         store = _store()
         with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):
             store = store.clone()  # so as not to wait where the main thread waits
         while not stop.wait(LOOK / 3):
+            if of() is not _group():  # another has been made: another thread answers there
+                return
             if _switched_off():
                 store.set(OFF, "-")
                 return
             asked = store.add(ASKED, 0)
             if asked != known:
                 known = asked
+                if _others_at_work():
+                    store.set(THREADS, "-")
                 store.set(f"{PLACE}/{here}", json.dumps(_whereabouts(asked)))
 
 
@@ -259,13 +274,40 @@ def _whereabouts(asked: int) -> dict[str, Any]:
     at = [id(frame), frame.f_lasti if frame else 0]
     blocked = blocked_in(frame)
     inner = frame
-    library = f"{os.sep}site-packages{os.sep}"
-    while frame is not None and (library in frame.f_code.co_filename or "vlmpatch" in str(_module(frame))):
+    while frame is not None and _in_a_package(frame):
         frame = frame.f_back
     shown = frame or inner
     place = f"is at {shown.f_code.co_filename}:{shown.f_lineno}" if shown else "has no main thread"
     answer = {"asked": asked, "at": at, "place": place, "waiting": list(_waiting), "blocked": blocked}
     return {**answer, "collectives": collectives()}
+
+
+def _in_a_package(frame: Any) -> bool:
+    return f"{os.sep}site-packages{os.sep}" in frame.f_code.co_filename or "vlmpatch" in _module(frame)
+
+
+def _others_at_work() -> bool:
+    """Whether a thread beside the main one and this one may start a collective."""
+    known = {threading.main_thread().ident, threading.get_ident()}
+    frames = [frame for thread, frame in sys._current_frames().items() if thread not in known]
+    return any(_at_work(inner) for frame in frames for inner in _stack(frame))
+
+
+def _at_work(frame: Any) -> bool:
+    """In the script's own code, or in what torch and DeepSpeed do between ranks."""
+    if str(frame.f_globals.get("__name__")).startswith(("torch.distributed.", "deepspeed.")):
+        return True
+    library = frame.f_code.co_filename.startswith((STANDARD, "<frozen "))
+    return not (library or _in_a_package(frame))
+
+
+STANDARD = os.path.dirname(os.__file__) + os.sep
+
+
+def _stack(frame: Any) -> Iterator[Any]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
 
 
 def blocked_in(frame: Any) -> str | None:
@@ -315,11 +357,18 @@ def _module(frame: Any) -> Any:
     return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
-def _leave(stop: threading.Event, thread: threading.Thread) -> None:
+def _leave(stop: threading.Event, thread: threading.Thread, process: int) -> None:
+    if os.getpid() != process:  # a child that the rank has forked ends, not the rank
+        return
     stop.set()
     thread.join(2.0)
     with contextlib.suppress(Exception):  # the store may have ended with another rank
         _store().set(f"{ENDED}/{rank()}", "-")
+
+
+def _group() -> Any:
+    """The process group of all ranks; it is another one where it was destroyed and made anew."""
+    return sys.modules["torch.distributed"].group.WORLD
 
 
 def _store() -> Any:

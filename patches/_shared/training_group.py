@@ -13,8 +13,25 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
+from .zero3_parameters import gather_group
+
 
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
+    """Those of ``gathering_groups`` whose ranks wait in a forward that begins now.
+
+    What is whole already is not gathered again: where the caller has gathered all of it, or it is small
+    enough for ZeRO-3 to keep it so, one rank may run it by itself. Gathers take every rank, so that all of a
+    group see the same.
+    """
+    modules = list(modules)
+    parameters = (p for module in modules for p in module.parameters())
+    statuses = (p.ds_status.name for p in parameters if hasattr(p, "ds_status"))
+    if (first := next(statuses, None)) == "AVAILABLE" and all(status == first for status in statuses):
+        return []
+    return gathering_groups(modules)
+
+
+def gathering_groups(modules: Iterable[Any]) -> list[Any]:
     """The process groups whose ranks gather the weights of ``modules`` together; empty where none do.
 
     ZeRO-3 gathers in the forward of each module, unless its hooks were taken off (TRL generates with the
@@ -22,12 +39,12 @@ def waiting_groups(modules: Iterable[Any]) -> list[Any]:
     it was told to wrap; what belongs to the root only is gathered before any of it. A parameter that is
     split for tensor parallelism alone is gathered by nobody.
     """
+    modules = list(modules)
     for module in modules:
         flattened = split = False
         for parameter in module.parameters():
             if hasattr(parameter, "ds_process_group"):
-                groups = [parameter.ds_process_group] if _deepspeed_hooks(module) else []
-                return _of_several(groups)
+                return _of_several(_zero3_groups(modules)) if _deepspeed_hooks(module) else []
             split = split or hasattr(parameter, "device_mesh")
             flattened = flattened or hasattr(parameter, "_fsdp_flattened")
         if split and (groups := _fully_shard_groups(module)):
@@ -39,9 +56,12 @@ def waiting_groups(modules: Iterable[Any]) -> list[Any]:
 
 def reduced_together(modules: Iterable[Any]) -> bool:
     """Whether other ranks wait for gradients of ``modules``, in whose forward we are, to reduce them."""
+    modules = list(modules)
     parameters = [p for module in modules for p in module.parameters() if p.requires_grad]
     if not parameters:
         return False
+    if any(hasattr(p, "ds_process_group") for p in parameters):
+        return bool(gathering_groups(modules))
     by_zero = next((p._dp_group for p in parameters if hasattr(p, "_dp_group")), None)
     if by_zero is not None:
         return bool(_of_several([by_zero]))
@@ -90,6 +110,14 @@ def _fully_sharded(parameters: Iterable[Any]) -> bool:
 def _of_several(groups: Iterable[Any]) -> list[Any]:
     dist = sys.modules["torch.distributed"]
     return [group for group in groups if dist.get_world_size(group) > 1]
+
+
+def _zero3_groups(modules: Iterable[Any]) -> list[Any]:
+    partitioned = (p for module in modules for p in module.parameters() if hasattr(p, "ds_process_group"))
+    first = next(partitioned)
+    if getattr(first, "ds_zero_param_process_group", None) is None:  # no hpZ
+        return [first.ds_process_group]
+    return list(dict.fromkeys([gather_group(first), *map(gather_group, partitioned)]))
 
 
 def _deepspeed_hooks(module: Any) -> bool:

@@ -32,6 +32,16 @@ def any_absent(module: Any) -> bool:
     return MODULE in sys.modules and any(absent(parameter) for parameter in module.parameters())
 
 
+def gather_group(parameter: Any) -> Any:
+    """The process group that a gather of ``parameter`` takes now.
+
+    With hpZ that is the node, where it has a second copy: of a frozen parameter from its first forward on, of
+    a trained one from its forward to its step.
+    """
+    copied = getattr(parameter, "ds_secondary_tensor", None) is not None
+    return parameter.ds_zero_param_process_group if copied else parameter.ds_process_group
+
+
 @contextlib.contextmanager
 def whole(parameters: Iterable[Any], *, changed: bool) -> Iterator[None]:
     """``parameters`` are whole inside, of the shape ``ds_shape``; takes every rank.

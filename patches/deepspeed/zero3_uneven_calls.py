@@ -35,6 +35,7 @@ from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.deadlock import RankMonitor
 from .._shared.distributed import group_name, job_store, run_prefix
+from .._shared.zero3_parameters import gather_group
 
 GATHER = "_PartitionedParameterCoordinator__all_gather_params"
 PARAMS = Argument(0, "params")
@@ -87,13 +88,21 @@ class Watch:
     def note(self, coordinator: Any, params: Any) -> None:
         """``coordinator`` is about to gather those of ``params`` that are not there."""
         absent = [param for param in params if param.ds_status is self.not_available]
-        first = min(absent, key=_id, default=None)
-        if first is None:
+        if not absent:
             return
-        monitor = self._monitor(first.ds_process_group)
+        if getattr(absent[0], "ds_zero_param_process_group", None) is None:
+            self._note(coordinator, absent, absent[0].ds_process_group)
+            return
+        # hpZ. As DeepSpeed does: first what a node has a second copy of, which takes the node alone.
+        for group in dict.fromkeys(map(gather_group, sorted(absent, key=_without_copy))):
+            self._note(coordinator, [param for param in absent if gather_group(param) is group], group)
+
+    def _note(self, coordinator: Any, params: list[Any], group: Any) -> None:
+        monitor = self._monitor(group)
         if monitor is None:
             return
-        monitor.note(first.ds_id, sum(param.ds_numel for param in absent))
+        first = min(params, key=_id)
+        monitor.note(first.ds_id, sum(param.ds_numel for param in params))
         if first.ds_id not in monitor.names:
             monitor.names[first.ds_id] = _name(first)
         if coordinator not in self.known:
@@ -156,6 +165,10 @@ def _new_monitor(group: Any) -> RankMonitor | None:
 def _id(param: Any) -> int:
     number: int = param.ds_id
     return number
+
+
+def _without_copy(param: Any) -> bool:
+    return gather_group(param) is param.ds_process_group
 
 
 def _name(param: Any) -> str:

@@ -16,8 +16,9 @@ none anywhere, as under DDP, and the optimizer passes over it; torch's own setti
 
 Left alone: parameters outside such blocks; blocks that call every expert, if with no token; experts that are
 one parameter; windows that do not reduce (``set_requires_gradient_sync(False)``); frozen weights; what is
-compiled. An expert that is an FSDP unit of its own is gathered by those ranks alone that call it, which
-nothing here mends: shard the block, or the layer.
+compiled; what other replicas use, where a window ends without a reduction between them
+(``set_requires_all_reduce(False)``). An expert that is an FSDP unit of its own is gathered by those ranks
+alone that call it, which nothing here mends: shard the block, or the layer.
 
 Upstream: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
@@ -101,6 +102,16 @@ def somewhere(group: Any, here: list[bool]) -> list[bool]:
     import torch.distributed as dist
 
     flags = torch.tensor(here, dtype=torch.int32, device=group.device)
-    for ranks in group.mesh_info.mesh.get_all_groups():
+    for ranks in reducing(group):
         dist.all_reduce(flags, op=dist.ReduceOp.MAX, group=ranks)
     return [bool(flag) for flag in flags.tolist()]
+
+
+def reducing(group: Any) -> list[Any]:
+    """The process groups in which ``group`` is reduced now.
+
+    Replicas come to the end of a window (``set_requires_all_reduce``) together, and not before.
+    """
+    names = ("shard_process_group", *(("replicate_process_group",) if group.all_reduce_grads else ()))
+    found = (getattr(group.mesh_info, name, None) for name in names)
+    return [ranks for ranks in found if ranks is not None]

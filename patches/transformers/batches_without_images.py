@@ -50,7 +50,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 from .._shared.blank_image import add_nothing, blank_inputs, features
 from .._shared.compiling import compiling
 from .._shared.distributed import largest, world
-from .._shared.training_group import reduced_together, running_ddp, waiting_groups
+from .._shared.training_group import gathering_groups, reduced_together, running_ddp, waiting_groups
 
 _PIXELS = ("pixel_values", "pixel_values_images", "pixel_values_videos")
 _ENCODED = ("image_hidden_states", "mm_encoder_outputs")  # what the tower made before this forward
@@ -232,7 +232,7 @@ def _wrap_to_refuse(patch: Patch, cls: type) -> None:
     def refusing(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         own = int(any(given.get(name) is not None for name in ("pixel_values", _CROSSING)))
-        groups = waiting_groups(self.children()) if self.training and not tracing() and world() > 1 else []
+        groups = gathering_groups(self.children()) if self.training and not tracing() and world() > 1 else []
         text = next((t for t in map(given.get, ("input_ids", "inputs_embeds")) if t is not None), self)
         if groups and largest(own, groups, text.device) > own:
             raise RuntimeError(REFUSED.format(name=cls.__name__))

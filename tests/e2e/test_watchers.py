@@ -22,7 +22,8 @@ HEALTHY = (
     *("switched_off_on_one_rank", "saved_switched_off_on_one_rank"),
     *("two_groups_of_the_same_ranks", "saved_with_work_outstanding"),
 )
-STOPPED = ("saved_after_a_stop", "saved_to_a_slow_disk")
+STOPPED = ("saved_after_a_stop", "saved_to_a_slow_disk", "saved_where_opening_takes_long")
+PATIENT = ("saved_after_a_stop", "long_checkpoint", "saved_with_work_outstanding", "breakpoint_on_one_rank")
 Jobs = Callable[..., Finished]
 
 
@@ -31,13 +32,17 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """For a stack and scenarios: how a torchrun job ended that went through them."""
 
     @functools.cache
-    def run(stack: str, *scenarios: str, world: int = 2, restarts: int = 0) -> Finished:
+    def run(stack: str, *scenarios: str, world: int = 2, restarts: int = 0, real: bool = False) -> Finished:
         found = envs.read_stacks()[stack]
         envs.make(found)
         command = ["torchrun", "--nproc_per_node", str(world), "--max-restarts", str(restarts)]
         command += ["--master-port", str(free_port()), "--monitor-interval", "0.5"]
         env = {"WATCHED_OUT": str(tmp_path_factory.mktemp("saved")), "VLMPATCH_STRICT": "1"}
-        return launch.run(found, [*command, "-m", "tests.programs.watched", *scenarios], limit=240, env=env)
+        command += ["-m", "tests.programs.watched", *scenarios]
+        if not real:
+            return launch.run(found, command, limit=240, env=env)
+        env["WATCHED_PATIENCE"] = "real"
+        return launch.run(found, command, limit=240 * len(scenarios), env=env)
 
     return run
 
@@ -81,6 +86,21 @@ def test_a_late_rank_is_warned_of_and_left(jobs: Jobs) -> None:
 @pytest.mark.slow
 def test_a_process_that_is_stopped_is_waited_for(jobs: Jobs) -> None:
     check_left_alone(jobs(STACK, *STOPPED), STOPPED, world=2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", PATIENT)
+def test_two_minutes_are_waited_for(jobs: Jobs, scenario: str) -> None:
+    check_left_alone(jobs(STACK, scenario, real=True), (scenario,), world=2)
+
+
+@pytest.mark.slow
+def test_a_rank_that_fails_once_is_restarted(jobs: Jobs) -> None:
+    job = jobs(STACK, "failed_once", restarts=1)
+    assert job.rc == 0, str(job)
+    assert "[0] attempt 1" in job.output, str(job)
+    assert "[0] ends" in job.output, str(job)
+    assert "can never go on" not in job.output, str(job)
 
 
 @pytest.mark.slow

@@ -2,24 +2,29 @@
 
     torchrun … -m tests.programs.watched SCENARIO …
 
-vlmpatch is imported first. ``SECONDS`` stand for the minutes of a real job.
+vlmpatch is imported first. ``SECONDS`` stand for the minutes of a real job; with ``WATCHED_PATIENCE=real`` in the
+environment the watchers have the patience that they have in one, and a pause is of two minutes.
 """
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import vlmpatch
 
 ATTEMPT = os.environ["TORCHELASTIC_RESTART_COUNT"]
+REAL = os.environ.get("WATCHED_PATIENCE") == "real"
 STILL = 1.0
-SECONDS = 12 * STILL  # longer than it takes to find ranks that have parted, and to end them
+# Longer than it takes to find ranks that have parted, and to end them; or than a rank must stand still.
+SECONDS = 120.0 if REAL else 12 * STILL
 
 
 def main() -> None:
@@ -28,8 +33,9 @@ def main() -> None:
 
     from vlmpatch_lab.collectives import wait_for_every_collective
 
-    in_seconds("deepspeed.zero3_uneven_calls", STILL=STILL)
-    in_seconds("_shared.rendezvous", LOOK=0.5, SOON=2.0, WAIT=SECONDS / 2)
+    if not REAL:
+        in_seconds("deepspeed.zero3_uneven_calls", STILL=STILL)
+        in_seconds("_shared.rendezvous", LOOK=0.5, SOON=2.0, WAIT=SECONDS / 2)
     scenarios = sys.argv[1:]
     if scenarios == ["restarted"]:
         group_of_an_attempt()
@@ -259,6 +265,41 @@ def saved_to_a_slow_disk(rank: int) -> None:
         trained.save_checkpoint(os.environ["WATCHED_OUT"])
 
 
+def saved_where_opening_takes_long(rank: int) -> None:
+    """A network file system that answers one rank late, every time it is asked for a file."""
+    import torch
+
+    trained = engine()
+    steps(trained)
+    started = builtins.open, torch.save
+    if rank == 0:
+        builtins.open, torch.save = (later(function, SECONDS / 4) for function in started)
+    for _ in range(2):
+        trained.save_checkpoint(os.environ["WATCHED_OUT"])
+    builtins.open, torch.save = started
+    steps(trained)
+
+
+def later(function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
+    def waited(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return function(*args, **kwargs)
+
+    return waited
+
+
+def failed_once(rank: int) -> None:
+    """One rank dies between two saves of the first attempt; the second attempt goes through."""
+    say(f"attempt {ATTEMPT}")
+    trained = engine()
+    for number in range(2):
+        steps(trained)
+        time.sleep(3 * STILL if rank == number else 0)
+        trained.save_checkpoint(os.environ["WATCHED_OUT"])
+        if ATTEMPT == "0" and rank == 1:
+            raise RuntimeError("this rank fails once")
+
+
 def switched_off_on_one_rank(rank: int) -> None:
     """Gathers that one rank has not counted, then a long pause of all."""
     trained = engine()
@@ -335,6 +376,8 @@ SCENARIOS = {
         saved_with_work_outstanding,
         saved_after_a_stop,
         saved_to_a_slow_disk,
+        saved_where_opening_takes_long,
+        failed_once,
         switched_off_on_one_rank,
         restarted,
         saved_late,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -61,6 +62,7 @@ class World:
 
     def __init__(self, size: int) -> None:
         self.size, self.store = size, Store()
+        self.group = SimpleNamespace(WORLD=self)
         self.raised: dict[int, str] = {}
 
     def get_rank(self, group: Any = None) -> int:
@@ -234,3 +236,47 @@ def test_only_a_collective_that_is_waited_for_counts(monkeypatch: pytest.MonkeyP
     assert blocked(of(torchs, send)(0, 1)) is None
     assert blocked(of("train", all_reduce)(0, 3)) is None
     assert blocked(None) is None
+
+
+def test_a_process_group_made_anew_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks may be fresh processes, which have come to none."""
+    here.rank = 0
+    monkeypatch.setattr(rendezvous, "_held", Counter(save=3))
+    monkeypatch.setattr(rendezvous, "_counted_in", [])
+    monkeypatch.setattr(rendezvous, "WAIT", 0.0)
+    stores = []
+    for _ in range(2):
+        monkeypatch.setitem(sys.modules, "torch.distributed", job := World(2))
+        monkeypatch.setattr(rendezvous, "_store", lambda: job.store)
+        monkeypatch.setattr(rendezvous, "collectives", dict)
+        for _ in range(2):
+            rendezvous.rendezvous(Patch("late", Journal()), (), "save")
+        stores.append(sorted(key for key in job.store.values if key.endswith("/come")))
+    assert stores == [[f"vlmpatch/meet/save/{number}/come" for number in (1, 2)]] * 2
+
+
+def test_the_end_of_a_forked_child_is_not_that_of_its_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    here.rank = 0
+    monkeypatch.setitem(sys.modules, "torch.distributed", job := World(2))
+    monkeypatch.setattr(rendezvous, "_store", lambda: job.store)
+    thread = threading.Thread(target=int)
+    thread.start()
+    rendezvous._leave(threading.Event(), thread, os.getppid())
+    assert job.store.values == {}
+    rendezvous._leave(threading.Event(), thread, os.getpid())
+    assert list(job.store.values) == [f"{rendezvous.ENDED}/0"]
+
+
+def test_which_threads_may_start_a_collective() -> None:
+    stop = threading.Event()
+    waiting = threading.Thread(target=stop.wait)  # in the standard library alone, as a progress bar's is
+    waiting.start()
+    working = threading.Thread(target=lambda: stop.wait())
+    try:
+        assert not rendezvous._others_at_work()
+        working.start()
+        assert rendezvous._others_at_work()
+    finally:
+        stop.set()
+    assert joined([waiting, working])
+    assert not rendezvous._others_at_work()
