@@ -2,8 +2,8 @@
 
     torchrun … -m tests.programs.watched SCENARIO …
 
-vlmpatch is imported first. ``SECONDS`` stand for the minutes of a real job; with ``WATCHED_PATIENCE=real`` in the
-environment the watchers have the patience that they have in one, and a pause is of two minutes.
+vlmpatch is imported first. ``SECONDS`` stand for the minutes of a real job; with ``WATCHED_PATIENCE=real``
+in the environment the watchers have the patience that they have in one, and a pause is of two minutes.
 """
 
 from __future__ import annotations
