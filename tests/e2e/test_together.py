@@ -17,7 +17,7 @@ import pytest
 from tests.lab import envs, launch
 
 STACK = "tf457-ds0182"
-QUICK = ("evaluated-where-gathered-2", "child-of-a-rank-ends")
+QUICK = ("evaluated-where-gathered-2", "child-of-a-rank-ends", "dropped-zero2", "flat-ddp")
 IMAGES = "_shared.distributed.largest"
 ORDER = "deepspeed.zero_uneven_gradients._agree"
 EXPERTS = "torch.fsdp2_sparse_experts.somewhere"
@@ -40,7 +40,6 @@ SAID: dict[str, dict[str, list[list[int]]]] = {
     "tensor-parallel-3": {IMAGES: ACROSS},
     "pipeline-1": {},
     "pipeline-2": {ORDER: PARTS},
-    "pipeline-3": {},
     "backwards-dropped-1": {IMAGES: ACROSS},
     "backwards-dropped-2": {IMAGES: ACROSS, ORDER: ACROSS},
     "experts-under-fsdp2": {EXPERTS: TWO},
@@ -59,8 +58,14 @@ SAID: dict[str, dict[str, list[list[int]]]] = {
     "collective-of-a-thread-2": {},
     "collective-of-a-thread-3": {},
     "nodes-part": {},
+    **{f"{name}-{kind}": {} for name in ("dropped", "flat") for kind in ("checkpointed", "ddp", "zero1")},
+    **{f"{name}-zero2": {ORDER: TWO} for name in ("dropped", "flat")},
+    **{f"{name}-zero3": {} for name in ("dropped", "flat")},
 }
 # Wrong, or an error, without vlmpatch: what they are compared with they make themselves.
+# Three ranks' sums depend on what lies beside a gradient in its bucket. In the first backward of ZeRO-2 that
+# is another one than without vlmpatch: the order in which gradients come is not known before.
+ROUNDED = ("two-engines-2-3",)
 PATCHED_ONLY = ("backwards-dropped-1", "backwards-dropped-2", "partitioned-in-a-part")
 Found = Callable[[bool, str], dict[str, Any]]
 
@@ -98,13 +103,43 @@ def numbers(report: dict[str, Any]) -> list[Any]:
     return [rank["numbers"] for rank in report["ranks"]]
 
 
+def check_same(found: Any, right: Any) -> None:
+    assert found == right
+
+
+def check_rounded(found: Any, right: Any) -> None:
+    """But for the digests of weights."""
+    if isinstance(right, list):
+        for one, other in zip(found, right, strict=True):
+            check_rounded(one, other)
+    elif not isinstance(right, str):
+        assert found == pytest.approx(right, rel=1e-6)
+
+
+def check_flat(found: Any, right: Any) -> None:
+    """DeepSpeed lets several objects a step grow, and not always as many; a leak is one a step at least."""
+    for (blocks, size), (blocks_bare, size_bare) in zip(found, right, strict=True):
+        assert blocks < blocks_bare + 1, "blocks of memory a step"
+        assert size < 1.5 * size_bare + 256, "bytes a step"
+
+
+def check_dropped(found: Any, right: Any) -> None:
+    """DeepSpeed keeps some of what it was given, and not always the same; vlmpatch keeps nothing besides."""
+    for after, bare in zip(found, right, strict=True):
+        assert {name for each in after for name in each} <= {name for each in bare for name in each}
+
+
+CHECKS = {"flat": check_flat, "dropped": check_dropped}
+
+
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow) for case in SAID]
 )
 def test_ranks_end_with_the_same_numbers_and_hear_what_is_listed(found: Found, case: str) -> None:
     patched = found(True, case)
     if case not in PATCHED_ONLY:
-        assert numbers(patched) == numbers(found(False, case))
+        check = CHECKS.get(case.partition("-")[0], check_rounded if case in ROUNDED else check_same)
+        check(numbers(patched), numbers(found(False, case)))
     assert numbers(patched)
     heard: dict[str, set[tuple[int, ...]]] = {}
     for by, group in (said for rank in patched["ranks"] for said in rank["said"]):

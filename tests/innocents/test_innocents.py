@@ -48,8 +48,9 @@ def ends(tmp_path_factory: pytest.TempPathFactory) -> Ends:
 
 KINDS = ("bare", "patched")
 SAME = ("code", "stdout", "stderr")
-# When DeepSpeed was imported; the name of a temporary folder that ms-swift leaves to the end of the process.
-CHANCE = re.compile(r"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]|\btmp[a-z0-9_]{8}\b")
+# Where an object lies; when DeepSpeed was imported; the name of a temporary folder that ms-swift leaves to
+# the end of the process.
+CHANCE = re.compile(r"\bat 0x[0-9a-f]+\b|\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\]|\btmp[a-z0-9_]{8}\b")
 
 
 def perform(name: str, out: Path) -> Path:

@@ -25,6 +25,7 @@ import transformers
 from deepspeed.utils import groups
 from torch.nn.parallel import DistributedDataParallel
 
+from bench import at_size_ranks as at_size
 from vlmpatch_lab import models
 
 Numbers = list[Any]
@@ -149,11 +150,11 @@ def steps(trained: Any, inputs: Sequence[Any]) -> Numbers:
     return losses
 
 
-def weights(model: Any) -> str:
-    """A digest of them, gathered by the ranks that hold them."""
+def weights(model: Any) -> Numbers:
+    """A digest of them, gathered by the ranks that hold them, and how large they are."""
     kept = list(model.parameters())
     with deepspeed.zero.GatheredParameters(kept, enabled=any(hasattr(p, "ds_id") for p in kept)):
-        return digest(model)
+        return [digest(model), sum(p.detach().double().abs().sum().item() for p in kept)]
 
 
 def digest(model: Any) -> str:
@@ -285,7 +286,7 @@ def tensor_parallel(rank: int, folder: Path, stage: int) -> Numbers:
     return [steps(trained, [batch(rank // 2 + step) for step in range(2)]), weights(trained.module)]
 
 
-@case(4, stage=(1, 2, 3))
+@case(4, stage=(1, 2))  # ZeRO-3 compares modules over the whole world
 def pipeline(rank: int, folder: Path, stage: int) -> Numbers:
     """Ranks 0 and 1 hold the first part, 2 and 3 the second; activations and gradients are sent."""
     trained = engine(Net(8 * (1 + rank // 2)), stage, mpu=Mesh([[0, 1], [2, 3]]))
@@ -368,7 +369,7 @@ def partitioned_in_a_part(rank: int, folder: Path) -> Numbers:
         model = Net(8, 16, 24)
     model.load_state_dict(whole.state_dict())
     with torch.no_grad():
-        same = [weights(model), model(values(0)).sum().item()]
+        same = [weights(model)[0], model(values(0)).sum().item()]
     assert same == found, (same, found)
     return found
 
@@ -546,3 +547,24 @@ def nodes_part(rank: int, folder: Path) -> Numbers:
             found.append(layer(values(rank)).sum().item())
     time.sleep(8)
     return [found, steps(trained, [values(rank)]), weights(trained.module)]
+
+
+# --- for how long ----------------------------------------------------------------------------------
+
+
+@case(2, kind=tuple(at_size.WORLD))
+def dropped(rank: int, folder: Path, kind: str) -> Numbers:
+    """Trainings that are made and dropped are freed, as far as they are without vlmpatch."""
+    return [at_size.left_alive(kind, at_size.Model(4, 4)) for _ in range(2)]
+
+
+@case(2, kind=tuple(at_size.WORLD))
+def flat(rank: int, folder: Path, kind: str) -> Numbers:
+    """What steps leave behind is no more than without vlmpatch."""
+    if "vlmpatch" in sys.modules:  # what is remembered of gathers has a bound, and this is past it
+        vars(importlib.import_module("vlmpatch.patches._shared.deadlock"))["KEPT"] = 100
+    grown = at_size.growth(at_size.training(kind, at_size.Model(4, 4)).step, STEPS)
+    return [grown["blocks"] / STEPS, grown["bytes"] / (at_size.TRACED * STEPS)]
+
+
+STEPS = 300
