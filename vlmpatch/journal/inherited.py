@@ -1,8 +1,8 @@
 """A method that a class inherits: it is wrapped where it is defined, for calls on the heir.
 
-So the method stays one function under its own name, whichever of the classes it is asked of; a function of the
-heir's own would need another name to pickle by. Between packages it has that name: a script's class is no
-reason to touch the library's that it is derived from.
+So the method stays one function under its own name, whichever of the classes it is asked of; a function of
+the heir's own would need another name to pickle by. Between packages it has that name: a script's class is
+no reason to touch the library's that it is derived from.
 """
 
 from __future__ import annotations
