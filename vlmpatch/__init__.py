@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os as _os
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HERE = _os.path.dirname(_os.path.abspath(__file__))
 if not _os.path.isdir(_os.path.join(_HERE, "patches")):

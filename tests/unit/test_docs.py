@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 DOCS = CHECKOUT / "docs"
 PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
 NAMES = [str(page.relative_to(CHECKOUT)) for page in PAGES]
+EXAMPLES = [str(page.relative_to(CHECKOUT)) for page in sorted((CHECKOUT / "examples").rglob("*.md"))]
 CODES = codes.read()
 
 
@@ -36,7 +37,7 @@ def anchors(page: Path) -> set[str]:
     return {*re.findall(r'<a id="([^"]+)"', text), *(title.lower().replace(" ", "-") for title in titles)}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *EXAMPLES])
 def test_links_within_the_repository(name: str) -> None:
     page = CHECKOUT / name
     for link, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^)\s:]*)\)", page.read_text("utf-8")):

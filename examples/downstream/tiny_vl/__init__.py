@@ -1,0 +1,1 @@
+"""A small trainer of Qwen2-VL that depends on vlmpatch."""
