@@ -31,6 +31,13 @@ def unit(session: nox.Session) -> None:
 
 
 @nox.session
+def build(session: nox.Session) -> None:
+    """Wheel and source distribution into ``dist``: built twice to the same bytes, and checked."""
+    session.install("--group", "release")
+    session.run("python", "-m", "tests.release", "--build", env={"PYTHONPATH": "."})
+
+
+@nox.session
 def site(session: nox.Session) -> None:
     """Build the documentation site into ``build/site``: ``make site``."""
     session.install("--group", "site")
