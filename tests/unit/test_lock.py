@@ -17,7 +17,7 @@ from tests.conftest import PATCH, World
 from vlmpatch import __version__
 from vlmpatch.catalog import environment
 from vlmpatch.engine import engine, locked
-from vlmpatch.lockfile import lock, recorded
+from vlmpatch.lockfile import lock, recorded, sums
 from vlmpatch.lockfile.difference import Difference, compare
 from vlmpatch.lockfile.lock import Lock, Locked, Unreadable
 from vlmpatch.lockfile.revision import Revisions
@@ -428,8 +428,8 @@ def test_a_patch_that_is_gone_has_no_revision(packaged: Path) -> None:
 
 
 def test_one_sum_over_all(packaged: Path) -> None:
-    before = recorded.sum_of(str(packaged))
+    before = sums.sum_of(str(packaged))
     (packaged / "fakes" / "notes.txt").write_text("x")
-    assert recorded.sum_of(str(packaged)) == before
+    assert sums.sum_of(str(packaged)) == before
     (packaged / "fakes" / "helper.py").write_text("VALUE = 2\n")
-    assert recorded.sum_of(str(packaged)) != before
+    assert sums.sum_of(str(packaged)) != before

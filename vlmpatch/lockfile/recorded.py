@@ -30,21 +30,6 @@ def dumps(patches: str, modules: Iterable[str]) -> str:
     return json.dumps({"schema": SCHEMA, "files": sums, "patches": made}, indent=1, sort_keys=True) + "\n"
 
 
-def sum_of(patches: str) -> str:
-    """One sum over every file of patches, so that two machines can be compared.
-
-    Raises:
-        OSError: one of them cannot be read.
-    """
-    sum_ = hashlib.sha256()
-    for upstream in sorted(os.scandir(patches), key=lambda entry: entry.name):
-        names = sorted(os.listdir(upstream.path)) if upstream.is_dir() else ()
-        for name in (name for name in names if name.endswith(".py")):
-            with open(os.path.join(upstream.path, name), "rb") as handle:
-                sum_.update(f"{upstream.name}/{name}\0".encode() + handle.read())
-    return sum_.hexdigest()[:8]
-
-
 class Installed:
     """The revisions of the patches below one folder; each file is read once.
 

@@ -20,7 +20,7 @@ from vlmpatch.catalog.model import Catalog
 from vlmpatch.gate import versions
 from vlmpatch.imports.finder import Hooks
 from vlmpatch.journal.journal import Journal
-from vlmpatch.lockfile import recorded
+from vlmpatch.lockfile.sums import sum_of
 from vlmpatch.support import files, log
 
 DOOR = "torch.distributed.distributed_c10d"
@@ -67,10 +67,10 @@ def facts(catalog: Catalog, off: Callable[[], Collection[str]], lock: str = "") 
     """
     with open(catalog.path, "rb") as handle:
         known = {"the catalog": hashlib.sha256(handle.read()).hexdigest()[:8]}
-    known |= {"the patches": recorded.sum_of(catalog.patches)}
+    known |= {"the patches": sum_of(catalog.patches)}
     for each in catalog.sets.values():
         folder = os.path.join(os.path.dirname(each.path), "patches")
-        known[f"patch set {each.name}"] = f"{each.version} ({recorded.sum_of(folder)})"
+        known[f"patch set {each.name}"] = f"{each.version} ({sum_of(folder)})"
     if lock:
         known["VLMPATCH_LOCK"] = _sum(lock)
     known |= {"vlmpatch": __version__, "switched off": ", ".join(sorted(off())) or "nothing"}
