@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
 import shutil
@@ -235,6 +236,27 @@ def test_one_place_is_not_set_twice(theirs: Theirs, warnings: list[str]) -> None
     assert (status.state, own in status.reason) == (State.CONFLICT, True)
     assert [text for text in warnings if own in text and id_ in text] == warnings != []
     assert running.status()[own].state is State.APPLIED
+
+
+@pytest.mark.parametrize("text", ["[console_scripts]\nno equals sign\n", "no section = x\n", "\0"])
+def test_a_neighbour_whose_metadata_is_broken(theirs: Theirs, warnings: list[str], text: str) -> None:
+    (theirs.point("broken", "x") / "entry_points.txt").write_text(text)
+    theirs.patch("polite")
+    theirs.engine()
+    assert greeter().greet() == "goodbye you"
+    assert warnings == []
+
+
+def test_what_nobody_thought_of_is_a_warning(
+    theirs: Theirs, warnings: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(name: str) -> None:
+        raise ValueError("no spec")
+
+    monkeypatch.setattr(importlib.util, "find_spec", broken)
+    theirs.engine()
+    (text,) = warnings
+    assert "VLMPATCH_SETS: patch set 'acme' cannot be read: ValueError('no spec'). Reinstall" in text
 
 
 def test_layers_of_both_lie_on_each_other(theirs: Theirs) -> None:

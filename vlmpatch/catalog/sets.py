@@ -9,10 +9,11 @@ switches nothing on, and nothing of it is imported before one of its patches is 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 
 from vlmpatch.catalog import environment
@@ -49,18 +50,32 @@ def add(catalog: Catalog, names: Iterable[str], where: str) -> Catalog:
 def installed() -> dict[str, list[metadata.EntryPoint]]:
     """The patch sets there are by name, switched on or not; two packages may have one name."""
     found: dict[str, list[metadata.EntryPoint]] = {}
-    for point in metadata.entry_points(group=GROUP):
+    for point in _points():
         if point not in found.setdefault(point.name, []):
             found[point.name].append(point)
     return found
 
 
+def _points() -> Iterator[metadata.EntryPoint]:
+    try:
+        yield from metadata.entry_points(group=GROUP)
+    except Exception:  # broken metadata of one package can fail in any way: the others are asked alone
+        for dist in metadata.distributions():
+            with contextlib.suppress(Exception):
+                yield from dist.entry_points.select(group=GROUP)
+
+
 def _added(catalog: Catalog, name: str, where: str) -> Catalog:
     try:
-        patch_set = _found(name)
+        return _with(catalog, _found(name))
     except _Absent as error:
-        problem = Problem(where, *map(str, error.args))
-        return catalog._replace(problems=(*catalog.problems, problem))
+        what, remedy = map(str, error.args)
+    except Exception as error:  # of metadata, of a finder: a job does not end for it
+        what, remedy = f"patch set {name!r} cannot be read: {error!r}", "Reinstall the package that brings it"
+    return catalog._replace(problems=(*catalog.problems, Problem(where, what, remedy)))
+
+
+def _with(catalog: Catalog, patch_set: PatchSet) -> Catalog:
     read_ = read(patch_set.path)
     own = _own_failures(patch_set)
     theirs = [_theirs(entry, patch_set, own) for entry in read_.entries.values()]
@@ -68,7 +83,7 @@ def _added(catalog: Catalog, name: str, where: str) -> Catalog:
         entries={**catalog.entries, **{entry.id: entry for entry in theirs}},
         modules={**read_.modules, **catalog.modules},
         problems=(*catalog.problems, *read_.problems),
-        sets={**catalog.sets, name: patch_set},
+        sets={**catalog.sets, patch_set.name: patch_set},
         conflicts={**catalog.conflicts, **_conflicts(read_.entries, catalog, patch_set)},
     )
 
