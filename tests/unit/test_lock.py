@@ -26,6 +26,11 @@ from vlmpatch.tools import lock as tool
 from vlmpatch.tools.view import ci
 from vlmpatch.tools.view.language import Words
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 SAY = Words("en")
 A, B, C = "a" * 12, "b" * 12, "c" * 12
 
@@ -252,6 +257,23 @@ def test_a_broken_lock_is_named_with_its_key_and_a_remedy(text: str, says: str, 
     assert says in str(caught.value)
     assert str(caught.value).startswith(str(path))
     assert str(caught.value).endswith("Write it again: python -m vlmpatch lock")
+
+
+WORDS = st.text(st.characters(exclude_categories=("Z", "Cs", "Cc")), min_size=1, max_size=40)
+SHAPES = st.dictionaries(WORDS, st.sampled_from([A, lock.ABSENT, lock.ANY]), max_size=3)
+
+
+@given(
+    WORDS.filter(lambda text: not text.isspace()),
+    st.dictionaries(WORDS, WORDS),
+    st.dictionaries(st.from_regex(r"[a-z0-9/-]{1,20}", fullmatch=True), SHAPES),
+    st.dictionaries(WORDS, st.just("acme-fixes 1.0")),
+)
+def test_whatever_is_written_is_read(
+    version: str, packages: dict[str, str], patches: dict[str, dict[str, str]], sets: dict[str, str]
+) -> None:
+    held = Lock(version, packages, {id_: Locked(id_, A, shapes) for id_, shapes in patches.items()}, sets)
+    assert lock.parse(tomllib.loads(lock.text(held)), "x") == held
 
 
 def test_a_lock_twice_the_same_patch(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Mapping
@@ -125,13 +126,24 @@ def _strings(table: Mapping[str, Any], key: str, form: str, where: str) -> dict[
 
 def text(lock: Lock) -> str:
     """``lock`` as a file; equal locks are equal texts."""
-    lines = [_HEAD, f"schema = {SCHEMA}", f'vlmpatch = "{lock.vlmpatch}"', "", "[packages]"]
-    lines += [f'{name} = "{version}"' for name, version in sorted(lock.packages.items())]
+    lines = [_HEAD, f"schema = {SCHEMA}", f"vlmpatch = {_quoted(lock.vlmpatch)}", "", "[packages]"]
+    lines += _pairs(lock.packages)
     if lock.sets:
-        lines += ["", "# Not vlmpatch's own: patch sets of others.", "[sets]"]
-        lines += [f'{name} = "{package}"' for name, package in sorted(lock.sets.items())]
+        lines += ["", "# Not vlmpatch's own: patch sets of others.", "[sets]", *_pairs(lock.sets)]
     for _, each in sorted(lock.patches.items()):
-        shapes = ", ".join(f'"{target}" = "{shape}"' for target, shape in sorted(each.shapes.items()))
-        lines += ["", "[[patch]]", f'id = "{each.id}"', f'revision = "{each.revision}"']
+        shapes = ", ".join(_pairs(each.shapes, bare=False))
+        lines += ["", "[[patch]]", f"id = {_quoted(each.id)}", f"revision = {_quoted(each.revision)}"]
         lines.append(f"shapes = {{ {shapes} }}")
     return "\n".join(lines) + "\n"
+
+
+def _pairs(table: Mapping[str, str], bare: bool = True) -> list[str]:
+    """A line a key; ``bare`` ones are left without quotes where TOML takes them so."""
+    plain = re.compile(r"[A-Za-z0-9_-]+" if bare else r"(?!)")
+    named = {name: name if plain.fullmatch(name) else _quoted(name) for name in sorted(table)}
+    return [f"{named[name]} = {_quoted(table[name])}" for name in named]
+
+
+def _quoted(text: str) -> str:
+    """A basic string of TOML, whose escapes are those of JSON, but for one sign that JSON leaves alone."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
