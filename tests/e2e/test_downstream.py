@@ -88,3 +88,27 @@ def test_two_ranks_train_with_the_lock_that_is_shipped(stack: Stack, downstream:
     assert trained.rc == 0, trained
     assert (downstream / "out" / "model.safetensors").exists()
     assert lock.read(str(downstream / "vlmpatch.lock")).packages["transformers"] == "4.57.6"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strict", ["", "1"])
+def test_two_ranks_that_are_not_as_locked(stack: Stack, tmp_path: Path, strict: str) -> None:
+    """Warned of once and trained; or, where that was asked for, refused on every rank at once."""
+    held = tmp_path / "vlmpatch.lock"
+    text = (EXAMPLE / "vlmpatch.lock").read_text("utf-8")
+    held.write_text(text.replace('transformers = "4.57.6"', 'transformers = "4.57.5"'), "utf-8")
+    script = tmp_path / "ranks.py"
+    script.write_text(
+        "import vlmpatch\nimport torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\ndist.barrier()\nprint('trained', flush=True)\n"
+        "dist.destroy_process_group()\n"
+    )
+    words = ("torchrun", "--nproc_per_node", "2", "--master_port", str(free_port()), script)
+    env = {"VLMPATCH_LOCK": str(held), "VLMPATCH_STRICT": strict}
+    done = launch.run(stack, words, limit=120, env=env)
+    said = "other versions: transformers 4.57.6 for 4.57.5"
+    if strict:
+        assert (done.rc != 0, done.timed_out, "trained" in done.output) == (True, False, False), done
+        assert f"VLMPATCH_LOCK: what is applied here is not what {held} has: {said}" in done.output
+    else:
+        assert (done.rc, done.output.count("trained"), done.output.count(said)) == (0, 2, 1), done
