@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tests.generate import sentences
+from tests.generate.sentences import CHECKOUT
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cases
 from vlmpatch.tools.explain import failures
+from vlmpatch.tools.view import reasons
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,4 +26,10 @@ def owed() -> list[str]:
     known = failures.read(default_path()).known.values()
     texts = [f"failures/, {each.id}: {key}" for each in known for key in each.untranslated]
     shown = cases.read(read(default_path())).known.values()
-    return summaries + texts + [f"cases/, {case.id}: en" for case in shown if case.untranslated]
+    named = [f"cases/, {case.id}: en" for case in shown if case.untranslated]
+    said = [
+        f"{path.relative_to(CHECKOUT)}: {clause}"
+        for path, clause in sentences.of_patches()
+        if clause not in reasons.table()
+    ]
+    return [*summaries, *texts, *named, *said]

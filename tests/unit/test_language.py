@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from vlmpatch.catalog.model import State
+from vlmpatch.catalog.read import SEVERITIES
 from vlmpatch.tools import lock
 from vlmpatch.tools.explain import explain
 from vlmpatch.tools.lint import unread
@@ -19,7 +21,7 @@ TOOLS = Path(words.__file__).parents[1]
 def sentences() -> set[str]:
     """Every literal that a view says, and those that are said by name."""
     found = {"error", "warning", "note", "applies", "perhaps", "not here", explain._NO_TRACE, explain._STILL}
-    found.update(unread.SENTENCES)
+    found.update(unread.SENTENCES, SEVERITIES, (state.value for state in State))
     found.update(lock._HEADINGS.values())
     for path in TOOLS.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -46,6 +48,7 @@ def test_each_sentence_is_there_in_chinese(english: str) -> None:
 def test_no_translation_is_left_of_a_sentence_that_is_gone() -> None:
     trees = [ast.parse(path.read_text()) for path in TOOLS.rglob("*.py")]
     written = {node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    written |= {*SEVERITIES, *(state.value for state in State)}
     assert sorted(words._chinese().keys() - written) == []
 
 

@@ -62,7 +62,8 @@ def lock(catalog: Catalog, say: Words, path: str) -> int:
     print(say("Written: {path} (patches: {count}, vlmpatch {version})", **_counted(made), path=path))
     missing = [each for each in statuses.values() if each.state in (State.FAILED, State.CONFLICT)]
     for status in missing:
-        print(say("{id} is needed here and cannot be had.", id=status.id), status.reason, file=sys.stderr)
+        title = say("{id} is needed here and cannot be had.", id=status.id)
+        print(title, say.told(status.reason), file=sys.stderr)
     return 1 if missing else 0
 
 
@@ -176,8 +177,8 @@ def _line(each: Difference, catalog: Catalog, say: Words) -> str:
     if entry is None:
         return f"{each.name}: {say('this vlmpatch has no such patch')}"
     if each.kind == "removed":
-        return f"{each.name}: {each.reason}" if each.reason else each.name
-    why = f" ({each.reason})" if each.reason else ""
+        return f"{each.name}: {say.told(each.reason)}" if each.reason else each.name
+    why = f" ({say.told(each.reason)})" if each.reason else ""
     return f"{each.name}: {say.pick((entry.summary, entry.summary_zh))}{why}"
 
 

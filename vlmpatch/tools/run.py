@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 
 from vlmpatch.catalog.location import PACKAGE
+from vlmpatch.tools.view.language import Words
 
 INJECT = os.path.join(PACKAGE, "inject")
 
@@ -28,25 +29,32 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**environ, "PYTHONPATH": os.pathsep.join([INJECT, *rest])}
 
 
-def run(command: list[str]) -> int:
+def run(command: list[str], say: Words | None = None) -> int:
     """Run ``command`` with vlmpatch in it; on POSIX this process becomes the command.
+
+    Args:
+        command: its words.
+        say: the language in which to say why it does not run.
 
     Returns:
         The exit code; 127 when there is no such command, 126 when it cannot be executed.
     """
+    say = say or Words("en")
     program = shutil.which(command[0])
     if program is None:
-        print(f"vlmpatch run: {command[0]}: no such command. {_hint(command[0])}", file=sys.stderr)
+        words = say("{name}: no such command. {hint}", name=command[0], hint=_hint(command[0], say))
+        print(f"vlmpatch run: {words}", file=sys.stderr)
         return 127
     if reason := deaf(command, program):
-        print(f"vlmpatch run: inactive: {reason}", file=sys.stderr)
+        print(f"vlmpatch run: {say('inactive: {reason}', reason=say.told(reason))}", file=sys.stderr)
     sys.stdout.flush()
     try:
         if os.name == "posix":
             os.execve(program, command, environment(os.environ))
         return subprocess.run(command, executable=program, env=environment(os.environ)).returncode
     except OSError as error:
-        print(f"vlmpatch run: {program} cannot be executed: {error.strerror}", file=sys.stderr)
+        words = say("{name} cannot be executed: {why}", name=program, why=error.strerror)
+        print(f"vlmpatch run: {words}", file=sys.stderr)
         return 126
 
 
@@ -100,7 +108,7 @@ def _first_line(program: str) -> list[str]:
     return line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
 
 
-def _hint(program: str) -> str:
+def _hint(program: str, say: Words) -> str:
     if program.endswith(".py") and os.path.exists(program):
-        return f"For a script: python -m vlmpatch run python {program}"
-    return "Write the command as you would without vlmpatch: python -m vlmpatch run torchrun …"
+        return say("For a script: python -m vlmpatch run python {script}", script=program)
+    return say("Write the command as you would without vlmpatch: python -m vlmpatch run torchrun …")

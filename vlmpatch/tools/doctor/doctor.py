@@ -203,13 +203,15 @@ def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
         if status.state in (State.FAILED, State.CONFLICT):
             title = say("{id} is needed here and cannot be had.", id=status.id)
             link = f"python -m vlmpatch explain {status.id}"
-            yield Finding("D04", "error", title, status.reason, say("upgrade vlmpatch, or report this"), link)
+            fix = say("upgrade vlmpatch, or report this")
+            yield Finding("D04", "error", title, say.told(status.reason), fix, link)
 
 
 def _problems(problems: Iterable[Problem], kind: str, severity: str, say: Words) -> Iterator[Finding]:
     for problem in problems:
         title = say("This setting is not understood.")
-        yield Finding(kind, severity, title, f"{problem.where}: {problem.what}", problem.remedy)
+        what = f"{problem.where}: {say.told(problem.what)}"
+        yield Finding(kind, severity, title, what, say.told(problem.remedy))
 
 
 def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
@@ -217,7 +219,7 @@ def _copies(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
         if found.remark:
             title = say("The version of {name} is in doubt.", name=name)
             fix = f"pip install --force-reinstall --no-deps {name}"
-            yield Finding("D05", "warning", title, found.remark, fix)
+            yield Finding("D05", "warning", title, say.told(found.remark), fix)
         if found.others:
             title = say("There are several copies of {name}; the first is used.", name=name)
             yield Finding("D09", "warning", title, f"{found.folder}, {', '.join(found.others)}", "")
@@ -233,7 +235,7 @@ def _altered(files: installation.Comparison, say: Words) -> Iterator[Finding]:
     if not files.sound:
         title = say("Files of vlmpatch are not as they were installed.")
         fix = "pip install --force-reinstall --no-deps vlmpatch"
-        yield Finding("D10", "error", title, files.sentence(), fix)
+        yield Finding("D10", "error", title, say.told(files.sentence()), fix)
 
 
 def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
@@ -354,7 +356,7 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         made.add()
         made.add(say("Patches that will act here"), "head")
         for status in acting:
-            made.add(f"  {status.id}: {status.reason}")
+            made.add(f"  {status.id}: {say.told(status.reason)}")
     elif acting:
         _grouped(made, findings, say)
     if waiting:
@@ -367,7 +369,7 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
     if everything:
         made.add(say("Patches that have nothing to do here"), "head")
         for status in idle:
-            made.add(f"  {status.id}: {status.reason}", "dim")
+            made.add(f"  {status.id}: {say.told(status.reason)}", "dim")
     elif idle:
         made.add(say("{count} patches have nothing to do here; --all lists them.", count=len(idle)), "dim")
     return made
@@ -504,15 +506,16 @@ def markdown(findings: Findings, say: Words) -> str:
     for seen in findings.launches or ():
         lines += ["", say("Understood of the training in {where}", where=_code(seen.where)), ""]
         lines += [f"- {label}: {_code(text)}" for label, text in understood.rows(seen, say)]
-    lines += ["", "| package | version | where |", "|---|---|---|"]
+    lines += ["", f"| {say('package')} | {say('version')} | {say('where')} |", "|---|---|---|"]
     lines += [
         f"| {name} | {_plain(found.version)} | {_plain(found.folder or '')} |"
         for name, found in findings.packages.items()
         if found.version
     ]
-    lines += [f"| patch set {each.name} | {each.distribution} {each.version} | |" for each in findings.sets]
-    lines += ["", "<details><summary>patches</summary>", ""]
-    lines += [f"- `{status.id}` {status.state.value}: {_plain(status.reason)}" for status in findings.patches]
+    lines += [f"| {say('patch set')} {each.name} | {each.distribution} {each.version} | |" for each in findings.sets]
+    lines += ["", f"<details><summary>{say('patches')}</summary>", ""]
+    for status in findings.patches:
+        lines.append(f"- `{status.id}` {say(status.state.value)}: {_plain(say.told(status.reason))}")
     return redacted("\n".join([*lines, "", "</details>"]))
 
 

@@ -342,10 +342,13 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
     except OSError as error:
         name = str(error.filename or " ".join(rest))
         hint = suggestion(name, [*catalog.entries, *failures.every(catalog).known, *codes.read()])
-        problem = (
-            f"'{printable(name, 80)}' is no patch and no failure, and as a log: {error.strerror}. {hint}"
-        )
-        print(problem, file=sys.stderr)
+        sentence = "'{name}' is no patch and no failure, and as a log: {why}. {hint}"
+        said = {
+            "name": printable(name, 80),
+            "why": say.told(error.strerror or ""),
+            "hint": say.told(hint.strip()),
+        }
+        print(say(sentence, **said).rstrip(), file=sys.stderr)
         return 2
     _show([given], list(found.values()), catalog, say, as_json)
     return 0 if given.ours else 1

@@ -126,10 +126,12 @@ def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
     if entry.set:
         made.add(say("Not vlmpatch's own: of the patch set {set}.", set=catalog.sets[entry.set]), "warn")
     made.add()
+    if say.language != "en":
+        made.add(say("What its file says of itself, in English:"), "dim")
     for paragraph in _description(path).strip().split("\n\n"):
         made.add(" ".join(paragraph.split()))
         made.add()
-    made.add(entry.severity, label=say("Severity"))
+    made.add(say(entry.severity), label=say("Severity"))
     needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
     made.add(needs, label=say("Needs"))
     made.code(f"VLMPATCH_DISABLE={entry.id}", say("Switch off"))

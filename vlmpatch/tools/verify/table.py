@@ -87,7 +87,7 @@ def _proofs(made: Page, elsewhere: Sequence[Elsewhere], words: Words) -> None:
     )
     for each in elsewhere:
         stacks = words(" on {stacks}", stacks=", ".join(each.stacks)) if each.stacks else ""
-        record = f"; {each.record}" if each.record else ""
+        record = f"; {words.told(each.record)}" if each.record else ""
         made.add(f"  {each.id}: {', '.join(each.cases)}{stacks}{record}", "dim")
 
 

@@ -78,7 +78,7 @@ def tried(catalog: Catalog, words: Words, only: Sequence[str], device: str) -> O
     entries = [entry for entry in catalog.entries.values() if not only or entry.id in only]
     found = cases.every(catalog)
     for problem in found.problems:
-        print(problem, file=sys.stderr)
+        print(f"{problem.where}: {words.told(f'{problem.what}. {problem.remedy}')}", file=sys.stderr)
     suitable = [case for case in found.known.values() if is_suitable(case)]
     chosen, without = choose(entries, catalog, suitable, thorough=bool(only), device=device)
     started = time.monotonic()

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from vlmpatch.tools.view import reasons
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -37,6 +39,10 @@ class Words:
         """``english``, or its translation, with ``values`` filled in."""
         text = english if self.language == "en" else _chinese().get(english, english)
         return text.format(**values) if values else text
+
+    def told(self, english: str) -> str:
+        """What the engine, a gate or a patch has said, in this language."""
+        return english if self.language == "en" else reasons.chinese(english)
 
     def pick(self, pair: tuple[str, str]) -> str:
         """The one of an English and a Chinese text that is asked for."""
