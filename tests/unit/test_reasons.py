@@ -88,7 +88,7 @@ _CODE = re.compile(r"`[^`]*`|(?:python -m|kubectl) .*|pip install .*|\S*[/_.=<>]
 _ENGLISH = re.compile(r"\b[A-Za-z][a-z']+(?: [a-z][a-z']+){2,}\b")
 
 
-VERBS = ("doctor", "explain", "verify", "list", "retire", "run", "lock", "schema")
+VERBS = ("doctor", "explain", "verify", "list", "retire", "run", "lock", "new", "schema")
 
 
 @pytest.mark.parametrize(

@@ -512,7 +512,9 @@ def markdown(findings: Findings, say: Words) -> str:
         for name, found in findings.packages.items()
         if found.version
     ]
-    lines += [f"| {say('patch set')} {each.name} | {each.distribution} {each.version} | |" for each in findings.sets]
+    lines += [
+        f"| {say('patch set')} {each.name} | {each.distribution} {each.version} | |" for each in findings.sets
+    ]
     lines += ["", f"<details><summary>{say('patches')}</summary>", ""]
     for status in findings.patches:
         lines.append(f"- `{status.id}` {say(status.state.value)}: {_plain(say.told(status.reason))}")
