@@ -48,10 +48,11 @@ def test_no_translation_is_left_of_what_nobody_says() -> None:
 
 def test_a_patchs_words_may_wait_for_their_chinese(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until a release: a contribution does not need it."""
+    before = set(untranslated.owed())
     rest = {each: said for each, said in reasons.table().items() if each != "there is no DynamicCache"}
     monkeypatch.setattr(reasons, "table", lambda: rest)
-    owed = [each for each in untranslated.owed() if each.startswith("patches/")]
-    assert owed == ["patches/transformers/cache_in_recompute.py: there is no DynamicCache"]
+    more = set(untranslated.owed()) - before
+    assert more == {"patches/transformers/cache_in_recompute.py: there is no DynamicCache"}
 
 
 @pytest.mark.parametrize(
