@@ -57,9 +57,9 @@ def says_why(function: ast.FunctionDef) -> bool:
     return function.returns is not None and set(re.findall(r"\w+", ast.unparse(function.returns))) == wanted
 
 
-def of_patches() -> Iterator[tuple[Path, str]]:
-    """Every clause of a patch's ``look``, with the patch's file."""
-    for path in sorted((CHECKOUT / "patches").rglob("*.py")):
+def of_patches(folder: Path = CHECKOUT) -> Iterator[tuple[Path, str]]:
+    """Every clause of a patch's ``look``, with the patch's file; ``folder`` holds ``patches/``."""
+    for path in sorted((folder / "patches").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and says_why(node):
                 yield from ((path, each) for said in returned(node) for each in clauses(said))

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 from tests.generate import sentences
-from tests.generate.sentences import CHECKOUT
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cases
@@ -21,6 +20,7 @@ else:
 
 def owed() -> list[str]:
     """Each such text: where it is, and its key."""
+    here = Path(default_path()).parent
     entries = tomllib.loads(Path(default_path()).read_text("utf-8"))["patch"]
     summaries = [f"compat.toml, {entry['id']}: summary" for entry in entries if "summary_zh" not in entry]
     known = failures.read(default_path()).known.values()
@@ -28,8 +28,8 @@ def owed() -> list[str]:
     shown = cases.read(read(default_path())).known.values()
     named = [f"cases/, {case.id}: en" for case in shown if case.untranslated]
     said = [
-        f"{path.relative_to(CHECKOUT)}: {clause}"
-        for path, clause in sentences.of_patches()
+        f"{path.relative_to(here)}: {clause}"
+        for path, clause in sentences.of_patches(here)
         if clause not in reasons.table()
     ]
     return [*summaries, *texts, *named, *said]
