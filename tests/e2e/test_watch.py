@@ -115,8 +115,9 @@ def test_what_the_watch_says(run: Watched, start: Start) -> None:
 
 def says(run: Watched, finished: Finished) -> None:
     assert finished.rc == 0, str(finished)
-    (said,) = re.findall(r"vlmpatch watch: .*$", finished.output, re.M)
+    said, *counted = re.findall(r"vlmpatch watch: (.*)$", finished.output, re.M)
     assert re.search(run.right, said), said
+    assert all(line.startswith("of the parameters: ") for line in counted), counted
 
 
 def test_under_torchrun_it_prints_the_losses_of_a_run_without(start: Start, tmp_path: Path) -> None:
