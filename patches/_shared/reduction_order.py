@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 # Parts of a vision-language model that the loss reaches through the language model, whatever the order
 # in which the model registers them. A wrong guess costs memory in the first backward, nothing else.
@@ -72,6 +73,9 @@ class ReductionOrder:
         places = [*ahead, *(place for place in range(len(self.members)) if place not in known)]
         self.members = [self.members[place] for place in places]
         self.places = {id(param): place for place, (param, _) in enumerate(self.members)}
+
+
+orders: WeakKeyDictionary[Any, ReductionOrder] = WeakKeyDictionary()  # of each optimizer
 
 
 def backward_order(groups: Sequence[Sequence[Any]], names: dict[Any, str]) -> list[tuple[Any, int]]:

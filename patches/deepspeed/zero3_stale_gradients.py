@@ -13,7 +13,9 @@ What is done: after the first backward of a window a zero goes into the partitio
 by DeepSpeed's own function; with the optimizer offloaded the same after the last. No rank waits for
 another for it.
 
-Zero, not none: momentum and weight decay act on such a parameter, as in ZeRO-1 and ZeRO-2.
+Zero, not none: momentum and weight decay act on such a parameter, as in ZeRO-1 and ZeRO-2. One that was
+frozen since its last gradient gets a zero too where the optimizer is offloaded: otherwise that gradient is
+applied in every step.
 
 Left alone: ZenFlow.
 
@@ -96,8 +98,17 @@ def _matters(optimizer: Any, micro: int) -> bool:
 def _absent(optimizer: Any, present: set[int]) -> Iterator[Any]:
     for group in optimizer.fp16_groups:
         for param in group:
-            if param.requires_grad and param.ds_id not in present:
+            if param.ds_id not in present and (param.requires_grad or _still_counts(optimizer, param)):
                 yield param
+
+
+def _still_counts(optimizer: Any, param: Any) -> bool:
+    """Whether what was frozen since has a gradient left in an offloaded partition."""
+    if not optimizer.offload_optimizer or optimizer.swap_optimizer:
+        return False
+    group, start, count = optimizer.grad_position[optimizer.get_param_id(param)]
+    gradient = optimizer.fp32_partitioned_groups_flat[group].grad
+    return gradient is not None and bool(gradient.narrow(0, start, count).any())
 
 
 def _put_zero(optimizer: Any, param: Any, module: ModuleType) -> None:

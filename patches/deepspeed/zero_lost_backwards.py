@@ -13,10 +13,12 @@ as well.
 What is done: what an ``engine.backward`` finds in ``averaged_gradients``, or in the gradients of the
 offloaded partitions, is put aside and added to what it leaves there, unless ``zero_grad`` was called in
 between, which is how a script drops a backward, or its loss or its gradients were no numbers on some rank: a
-script that skips such a batch, without a step or a ``zero_grad``, is right without this. Where a backward
-follows another without a step the ranks agree on that, by one all-reduce of one number. Offloaded, the
-window's sums on the CPU begin anew, and norms are those of the sum. Where a step follows each backward there
-is nothing to add.
+script that skips such a batch, without a step or a ``zero_grad``, is right without this. A finite one that is
+skipped so counts, as in plain torch, DDP and ZeRO-3. Where a backward follows another without a step the
+ranks agree on that, by one all-reduce of one number. Under a loss scaler, where the step before was made of
+several backwards, gradients that overflowed are added: the step is to see them. Offloaded, the window's sums
+on the CPU begin anew, and norms are those of the sum. Where a step follows each backward there is nothing to
+add.
 
 Left alone: ZenFlow, ``loss.backward()`` without the engine; offloaded partitions that DeepSpeed 0.19 sums up
 in float32 by itself.
@@ -53,6 +55,8 @@ class Last(NamedTuple):
 
     steps: int  # that its engine had taken
     loss: Any
+    number: int  # of the backwards since that step that ended a window
+    several: bool  # the step before had more than one, so the script adds up
 
 
 _last: WeakKeyDictionary[Any, Last] = WeakKeyDictionary()
@@ -94,17 +98,30 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
     earlier = _earlier(optimizer)
     offloaded = _offloaded(optimizer) if optimizer in _ended else []
     _running.add(optimizer)
-    _last[optimizer] = Last(self.global_steps, getattr(LOSS.of(args, kwargs), "data", None))
     try:
-        return original(self, *args, **kwargs)
+        result = original(self, *args, **kwargs)
+    except BaseException:
+        for gradient, before in offloaded:
+            gradient.copy_(before)
+        raise
     finally:
         _running.discard(optimizer)
         _dropped.discard(optimizer)
-        if optimizer.cpu_offload and self.is_gradient_accumulation_boundary():
-            _ended.add(optimizer)
         _put_back(optimizer, earlier)
-        if offloaded:
-            _add_offloaded(optimizer, offloaded)
+    ends = bool(self.is_gradient_accumulation_boundary())
+    _last[optimizer] = _next(_last.get(optimizer), self.global_steps, LOSS.of(args, kwargs), ends)
+    if optimizer.cpu_offload and ends:
+        _ended.add(optimizer)
+    if offloaded:
+        _add_offloaded(optimizer, offloaded)
+    return result
+
+
+def _next(last: Last | None, steps: int, loss: Any, ends: bool) -> Last:
+    value = getattr(loss, "data", None)
+    if last is not None and last.steps == steps:
+        return Last(steps, value, last.number + ends, last.several)
+    return Last(steps, value, int(ends), last is not None and last.number > 1)
 
 
 def _keeps_sums(optimizer: Any) -> bool:
@@ -113,8 +130,6 @@ def _keeps_sums(optimizer: Any) -> bool:
 
 def _is_no_number(engine: Any, optimizer: Any) -> bool:
     """Whether what the backward before this one left, without a step since, is no number on some rank."""
-    import torch
-
     last = _last.get(optimizer)
     left = [each for grads in optimizer.averaged_gradients.values() for each in grads or ()]
     if last is None or last.steps != engine.global_steps or not (left or optimizer in _ended):
@@ -122,12 +137,18 @@ def _is_no_number(engine: Any, optimizer: Any) -> bool:
     if optimizer in _ended:
         parts = optimizer.single_partition_of_fp32_groups
         left = [part.grad for part in parts if part.grad is not None]
-    # Where losses are scaled, gradients overflow now and then: the step is to see that.
-    scaled = optimizer.dtype is torch.float16 or getattr(optimizer, "torch_autocast_gradscaler", None)
+    # Where losses are scaled and several backwards make a step, one may overflow: the step is to see that.
+    scaled = last.several and _is_scaled(optimizer)
     judged = [each for each in (last.loss, *(() if scaled else left)) if each is not None]
     here = any(not bool(each.isfinite().all()) for each in judged)
     device = optimizer.bit16_groups[0][0].device
     return bool(largest(int(here), [optimizer.dp_process_group], device))
+
+
+def _is_scaled(optimizer: Any) -> bool:
+    import torch
+
+    return optimizer.dtype is torch.float16 or bool(getattr(optimizer, "torch_autocast_gradscaler", None))
 
 
 def _earlier(optimizer: Any) -> dict[int, list[Any]]:

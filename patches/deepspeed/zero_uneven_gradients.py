@@ -30,11 +30,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.reduction_order import ReductionOrder, backward_order
+from .._shared.reduction_order import ReductionOrder, backward_order, orders
 
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 REDUCE = "reduce_independent_p_g_buckets_and_remove_grads"
@@ -62,7 +61,6 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let every rank reduce everything in one order."""
     optimizer = module.DeepSpeedZeroOptimizer
-    orders: WeakKeyDictionary[Any, ReductionOrder] = WeakKeyDictionary()
 
     def order_of(self: Any) -> ReductionOrder:
         order = orders.get(self)

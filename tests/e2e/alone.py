@@ -27,6 +27,8 @@ from tests.e2e import test_zero3_outside as outside
 from tests.lab import cells, envs, launch
 from tests.matrix import judge, rows, scripts
 from tests.matrix.judge import Outcome
+from tests.mishaps import table as mishaps
+from tests.mishaps.cell import Cell as Mishap
 from tests.standin.cells import Cell as Script
 from vlmpatch.tools.cases import Case
 
@@ -105,6 +107,21 @@ def of_mixed(stack: str, wanted: Sequence[Case], env: Env, out: Path) -> Endings
     return {case.id: _ended(*found[case.scenario]) for case in wanted}
 
 
+def of_mishaps(stack: str, wanted: Sequence[Case], env: Env, out: Path) -> Endings:
+    """Cells of ``tests.mishaps``, held against what is right in one process."""
+    cells = [Mishap.of(case.scenario) for case in wanted]
+    measures = dict.fromkeys(measure for cell in cells for measure in cell.measures)
+    mishaps.bare(stack, [*measures], out)
+    ran = mishaps.patched(stack, cells, out, env)
+    return {case.id: _passed(cell, ran[str(cell)]) for case, cell in zip(wanted, cells, strict=True)}
+
+
+def _passed(cell: Mishap, report: dict[str, Any]) -> Outcome:
+    if "error" in report:
+        return Outcome("error", report["error"])
+    return RIGHT if mishaps.is_right(cell, report) else Outcome("difference", f"{report['off']:.2g} off")
+
+
 def of_trainer(stack: str, wanted: Sequence[Case], env: Env, out: Path) -> Endings:
     """HF Trainer by torchrun on mixed data; a scenario is an engine."""
     endings = {}
@@ -164,6 +181,7 @@ HOW: dict[str, Callable[[str, Sequence[Case], Env, Path], Endings]] = {
     "script": of_scripts,
     "outside": of_outside,
     "mixed": of_mixed,
+    "mishap": of_mishaps,
     "trainer": of_trainer,
     "gathers": of_gathers,
     "adapters": of_adapters,

@@ -10,6 +10,7 @@ from tests.generate import codes, failures, launches, patches, readme
 from tests.lab import families, pages
 from tests.matrix import field_reports, render
 from tests.matrix.store import Store
+from tests.mishaps import table as mishaps
 
 
 def wanted() -> dict[Path, str]:
@@ -28,6 +29,7 @@ def wanted() -> dict[Path, str]:
             mixed_table.page(language): mixed_table.filled(language),
             mixed_long.page(language): zero_step.filled(language, mixed_long.filled(language)),
             zero3_gather.page(language): zero3_gather.filled(language),
+            mishaps.page(language): mishaps.filled(language),
             readme.PAGES[language]: readme.filled(language),
         }
     return made

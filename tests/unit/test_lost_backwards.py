@@ -121,3 +121,31 @@ def test_offloaded_sums_are_added_until_a_step(monkeypatch: pytest.MonkeyPatch) 
     assert added == []
     after(engine, 4)
     assert added == [7]
+
+
+def test_a_step_of_several_is_known_from_the_one_before() -> None:
+    """What a loss scaler is to see is not dropped where a script adds up."""
+    last: Any = None
+    for steps, ends in ((0, True), (0, True), (1, True)):
+        last = patch._next(last, steps, None, ends)
+    assert last.several
+    assert not patch._next(last, 2, None, True).several
+
+
+def test_micro_batches_of_a_window_are_no_several() -> None:
+    last: Any = None
+    for steps, ends in ((0, False), (0, True), (1, False)):
+        last = patch._next(last, steps, None, ends)
+    assert not last.several
+
+
+def test_a_backward_that_failed_leaves_what_was_there() -> None:
+    engine = Engine(DeepSpeedZeroOptimizer())
+    after(engine, 1)
+    with pytest.raises(ZeroDivisionError):
+        patch.backward(fails, engine, 2)
+    assert after(engine, 4) == 5
+
+
+def fails(engine: Engine, loss: int) -> None:
+    raise ZeroDivisionError

@@ -26,7 +26,7 @@ else:
 # what is said to a program, or the name of what a module of the tests performs.
 CELLS = ("cell", "field")
 SETTINGS = ("script", "gathers")
-SCENARIOS = ("outside", "mixed", "trainer", "adapters", "swift")
+SCENARIOS = ("outside", "mixed", "mishap", "trainer", "adapters", "swift")
 RUNS = (*CELLS, *SETTINGS, *SCENARIOS)
 IN_MATRIX = (*CELLS, "script")
 ENDINGS = ("error", "missing", "difference", "ranks")
