@@ -37,8 +37,8 @@ def main() -> None:
         in_seconds("deepspeed.zero3_uneven_calls", STILL=STILL)
         in_seconds("_shared.rendezvous", LOOK=0.5, SOON=2.0, WAIT=SECONDS / 2)
     scenarios = sys.argv[1:]
-    if scenarios == ["restarted"]:
-        group_of_an_attempt()
+    if scenarios in (["restarted"], ["failed_once"]):
+        group_of_an_attempt(told=scenarios == ["failed_once"])
     wait_for_every_collective(like_nccl=scenarios == ["restarted"] and ATTEMPT == "0")
     deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
     rank = dist.get_rank()
@@ -56,11 +56,11 @@ def in_seconds(module: str, **values: float) -> None:
     vars(importlib.import_module(f"vlmpatch.patches.{module}")).update(values)
 
 
-def group_of_an_attempt() -> None:
+def group_of_an_attempt(told: bool) -> None:
     """The launcher's store outlives an attempt, and what vlmpatch wrote there with it.
 
     Gloo reads its peers' addresses from there as well, sometimes those of the attempt before; it gets a
-    corner of its own, and vlmpatch is not even told that this is another attempt.
+    corner of its own, and vlmpatch, unless ``told``, does not even know that this is another attempt.
     """
     import torch.distributed as dist
 
@@ -69,7 +69,8 @@ def group_of_an_attempt() -> None:
     own = dist.PrefixStore(f"attempt {ATTEMPT}", kept)
     dist.init_process_group("gloo", store=own, rank=rank, world_size=world)
     dist.distributed_c10d._get_default_store = lambda: kept
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
+    if not told:
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
 
 
 def say(words: str) -> None:
