@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from tests.generate import figures
 from tests.generate.failures import CATALOG, KNOWN, linked
 from tests.lab import pages as docs
 from tests.matrix import field_reports
@@ -75,6 +76,14 @@ HEADS = {
         "threads": ("帖子", "训练内容", "所提版本", "使用 vlmpatch"),
     },
 }
+FIGURES = {
+    "F1": "reentrant",
+    "F3": "reentrant",
+    "F4": "gathers",
+    "F7": "gathers",
+    "F11": "ranks",
+    "F17": "stale",
+}
 _SENTENCE = re.compile(r"[A-Z][a-z]+ |[\u4e00-\u9fff]")
 _COMMANDS = ("pip ", "python ", "export ", "--")
 
@@ -117,6 +126,8 @@ def _one(failure: Failure, language: str) -> Iterator[str]:
     yield linked(say.pick(failure.cause))
     if failure.prose[0]:
         yield docs.rebased(linked(say.pick(failure.prose)), "..")
+    if name := FIGURES.get(failure.id):
+        yield f"![{figures.WORDS[language][name]}](../figures/{name}.svg)"
     yield words["fixed"]
     yield from _patches(failure, language)
     yield words["without"]

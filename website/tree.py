@@ -62,6 +62,8 @@ REFERENCE = {
     "patches.md": "patches/index.md",
 }
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)#:\s]*)(#[^)\s:]*)?\)")
+_FIGURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+\.svg)\)")
+_STYLE = re.compile(r"<style>.*?</style>\n")  # the site's own colours stand in its place
 _TWIN = re.compile(r"^\[(?:中文|English)\]\([^)]*\)\n\n?", re.MULTILINE)
 
 
@@ -140,7 +142,11 @@ def moved(page: Page, shown: Mapping[str, str]) -> str:
         text = shown.get(address, text) if text.endswith(".md") else text
         return f"[{text}]({posixpath.relpath(address, posixpath.dirname(page.address) or '.')}{anchor})"
 
-    return _LINK.sub(link, _TWIN.sub("", page.text))
+    def drawn(match: re.Match[str]) -> str:
+        path = ROOT / posixpath.dirname(page.source) / match[1]
+        return f'<figure class="vp-figure">{_STYLE.sub("", path.read_text("utf-8")).strip()}</figure>'
+
+    return _LINK.sub(link, _FIGURE.sub(drawn, _TWIN.sub("", page.text)))
 
 
 def address_of(target: str, anchor: str) -> tuple[str, str] | None:

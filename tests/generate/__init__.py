@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench import at_size, zero3_gather, zero_step
 from tests.e2e import mixed_long, mixed_table
-from tests.generate import codes, failures, launches, patches, readme
+from tests.generate import codes, failures, figures, launches, patches, readme
 from tests.lab import families, pages
 from tests.matrix import field_reports, render
 from tests.matrix.store import Store
@@ -16,7 +16,7 @@ from tests.mishaps import table as mishaps
 def wanted() -> dict[Path, str]:
     """Every generated file, and what it should hold."""
     measured = render.Measured(Store())
-    made = {render.VERIFIED: render.verified_csv(measured)}
+    made = {render.VERIFIED: render.verified_csv(measured)} | figures.wanted()
     for language in pages.LANGUAGES:
         made |= {
             pages.reference(language, "failures"): failures.page(language, measured.rows.values()),
