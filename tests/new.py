@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("upstream", help="a folder of patches/")
     parser.add_argument("id", help="kebab-case, named by what is mended; users type it")
     parser.add_argument(
-        "--failure", required=True, help="the failure it ends, as `explain` names it, or: new"
+        "--failure", required=True, help="the failure it fixes, as `explain` names it, or: new"
     )
     asked = parser.parse_args()
     try:

@@ -1,1 +1,1 @@
-"""What two or more patches use, whatever they mend."""
+"""What two or more patches use, whatever they fix."""

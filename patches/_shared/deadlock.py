@@ -1,4 +1,4 @@
-"""Do the ranks of a group stand still for ever? Found out over the store, without a collective.
+"""Do the ranks of a group stand still forever? Found out over the store, without a collective.
 
 A rank that stands still gives *heartbeats*: at each look a word under a key of its own, with a number that
 grows and a nonce of this process. What a run before has left in the store gives no heartbeats, so none of its
@@ -10,7 +10,7 @@ Where their gathers then differ, each is asked for its last ones; where those pa
 it still stands where it stood; only when every one has said so are they told that it is over, and that
 word must stand for some looks: a rank that moves takes back what it said, and the reader its word.
 
-Why that is for ever: a group runs its gathers in the order in which each rank starts them, and each takes
+Why that is forever: a group runs its gathers in the order in which each rank starts them, and each takes
 every rank. Where the ranks part, each has started a gather of another size than the rest, so that one is
 never over; whatever they start later comes after it. Gathers of one size do go through, of whatever
 parameters: ranks that part there may be at a long pause, and are warned that their values are mixed.

@@ -5,7 +5,7 @@ rank that comes first is its host and looks for the others; the others look at a
 costs them the same however many ranks there are. On every rank a thread answers, when another rank asks,
 where that rank's main thread is and what it waits in.
 
-A rendezvous ends with an error where it is certain that it would last for ever:
+A rendezvous ends with an error where it is certain that it would last forever:
 
 - The ranks came for different things: what follows takes all of them for one.
 - An absent rank has ended: its exit handlers ran.
@@ -24,8 +24,8 @@ nothing: they may be asynchronous, or messages to one rank (gloo counts both ali
 sit in a debugger or wait for the device. A rank whose process is stopped gives no answers. All these are
 waited for, then warned of; after half an hour the others go on, as they would have without a rendezvous.
 
-What was counted belongs to one process group: where that is destroyed and made anew, counting begins anew, so
-that a rank whose process is a fresh one has come to as many as the rest.
+What was counted belongs to one process group: where that is destroyed and made anew, counting starts again,
+so that a rank whose process is a fresh one has come to as many as the rest.
 
 There is none where a patch was switched off on some rank for a while, since that rank has come to fewer of
 them than the others, nor where a part of the ranks holds the parameters.

@@ -1,4 +1,4 @@
-"""LoRA on the experts alone ends ZeRO-3 in "The size of tensor a (0) must match the size of tensor b".
+"""LoRA on the experts alone fails under ZeRO-3: "The size of tensor a (0) must match the size of tensor b".
 
 What the user sees: that error in the first backward, where nothing before a leaf module is trained: LoRA on
 experts only, a frozen model with one trained leaf. With checkpointing, frameworks call

@@ -1,4 +1,4 @@
-"""Saving a ZeRO-3 model on one rank only waits for ever.
+"""Saving a ZeRO-3 model on one rank only waits forever.
 
 What the user sees: after the last step the program hangs (NCCL), or ends with ``Connection closed by
 peer`` (gloo). MiniCPM-V's ``safe_save_model_for_hf_trainer`` does it: it saves where

@@ -12,10 +12,10 @@ the gathered parameters stay as the failed backward left them; only the end of a
 What is done: at the next forward or backward all that is forgotten, and what the window's micro-batches
 before it had summed up stays. Where that cannot be told apart (ZeRO-1 sums up in ``.grad``; with
 ``offload_optimizer``, and in ZeRO-3, a part of the failed backward may have been added already) the window
-begins anew, as ``zero_grad`` lets it do in plain torch.
+starts again, as ``zero_grad`` lets it do in plain torch.
 
 A backward that began no collective concerns this rank alone. One that did concerns all: a rank that did not
-fail would wait for ever in what this one left. So each rank says over the job's store that it failed, and how
+fail would wait forever in what this one left. So each rank says over the job's store that it failed, and how
 many collectives it had begun; the next forward waits up to a minute for the others, and ends with an error
 where one did not fail, or not at the same place. It did so before, with less to say.
 

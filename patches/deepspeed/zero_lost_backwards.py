@@ -5,7 +5,7 @@ What the user sees: nothing, where each of two losses has an ``engine.backward``
 backwards at the end of a window. Before 0.18.3 ``TypeError: 'NoneType' object is not iterable``.
 
 Why: the epilogue of a backward that ends a window hands the sums to ``averaged_gradients`` and forgets them
-(``all_grad_tensors``); that of the next one begins anew and puts its own in their place, or, in 0.17.6 to
+(``all_grad_tensors``); that of the next one starts again and puts its own in their place, or, in 0.17.6 to
 0.18.2, would add to what was forgotten. Before 0.17.6 it adds them up. With ``offload_optimizer`` every
 release lets the last backward write over what the ones before it left on the CPU; 0.19.8 adds the step before
 as well.

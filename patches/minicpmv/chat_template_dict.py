@@ -2,7 +2,7 @@
 
 Why: the script turns what ``apply_chat_template`` returns into an array of ids. From 5.0 transformers
 returns a dictionary unless told otherwise; the array is then one object, no sample can be built, and
-the dataset draws another one for ever.
+the dataset draws another one forever.
 
 Since transformers 5.0.0rc0.
 

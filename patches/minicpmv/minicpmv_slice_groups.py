@@ -1,4 +1,4 @@
-"""Ranks whose images were cut into different numbers of slices wait for each other for ever under ZeRO-3.
+"""Ranks whose images were cut into different numbers of slices wait for each other forever under ZeRO-3.
 
 What the user sees: a hang on NCCL, ``collective mismatch`` on gloo, with images in every batch.
 

@@ -1,4 +1,4 @@
-"""MiniCPM-V's script trains under ZeRO-3 and then waits for ever in its last save.
+"""MiniCPM-V's script trains under ZeRO-3 and then waits forever in its last save.
 
 Why: ``safe_save_model_for_hf_trainer`` calls ``save_model`` on local rank 0 only. Under ZeRO-3 every rank
 holds a part of each parameter, so saving gathers, and a gather needs every rank.

@@ -8,7 +8,7 @@ hooks once a segment. DDP and those ZeRO optimizers that reduce in hooks count t
 ``find_unused_parameters=True`` DDP has counted every parameter of a segment as unused before. Without it, and
 under ZeRO, it goes wrong once a block runs twice before one backward (DPO, a tower called for each image).
 
-In every release of torch; there is nothing to mend upstream.
+In every release of torch; there is nothing to fix upstream.
 
 The change: at the one door of the reentrant variant, a block with something to train goes through the
 non-reentrant one where that outcome is known: inside a DDP that searches for unused parameters, and from the

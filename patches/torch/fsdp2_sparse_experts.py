@@ -1,4 +1,4 @@
-"""FSDP2 ends, or hangs, when ranks route tokens to different experts.
+"""FSDP2 fails, or hangs, when ranks route tokens to different experts.
 
 What the user sees: a hang in the first backward (NCCL), or gloo's abort, with a mixture of experts whose
 experts are a module each: before transformers 5 Qwen3-MoE, DeepSeek-V3, Qwen3-Omni.
@@ -18,7 +18,7 @@ Left alone: parameters outside such blocks; blocks that call every expert, if wi
 one parameter; windows that do not reduce (``set_requires_gradient_sync(False)``); frozen weights; what is
 compiled; what other replicas use, where a window ends without a reduction between them
 (``set_requires_all_reduce(False)``). An expert that is an FSDP unit of its own is gathered by those ranks
-alone that call it, which nothing here mends: shard the block, or the layer.
+alone that call it, which nothing here fixes: shard the block, or the layer.
 
 Upstream: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """

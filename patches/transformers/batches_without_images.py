@@ -18,7 +18,7 @@ zeros back and adds no number, so that a NaN adds nothing either.
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
 and run with a blank image they would add something. Under ZeRO-3 and FSDP, where the ranks would wait for
-each other for ever, the rank without an image ends with an error that says so; that costs the same small
+each other forever, the rank without an image ends with an error that says so; that costs the same small
 all-reduce.
 
 Left alone: one process; a model that no DDP, FSDP or DeepSpeed engine wraps, whose rank trains by itself, as

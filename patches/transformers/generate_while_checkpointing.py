@@ -1,4 +1,4 @@
-"""``generate()`` of a model that is being trained with checkpointing fails, or answers nonsense.
+"""``generate()`` of a model that is being trained with checkpointing fails, or produces nonsense.
 
 What the user sees: in GRPO, RLOO or an evaluation without ``model.eval()``, ``The shape of the mask [1406]
 at index 0 does not match the shape of the indexed tensor [1405]``, ``size of tensor a (61) must match … b

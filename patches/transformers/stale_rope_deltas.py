@@ -1,4 +1,4 @@
-"""Nothing, or ``shapes cannot be multiplied``: Qwen2-VL's kin use positions that an earlier forward left.
+"""Nothing, or ``shapes cannot be multiplied``: Qwen2-VL and others use positions of an earlier forward.
 
 What the user sees: nothing, on transformers 4.47 and 4.48. Losses look ordinary; the three-dimensional
 positions of image tokens (M-RoPE) are right in a process's first forward alone. On 5.2 and 5.3 a training

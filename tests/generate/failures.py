@@ -18,8 +18,8 @@ WORDS = {
         "title": "# The failures",
         "intro": (
             "What goes wrong where gradient checkpointing meets DDP, ZeRO and LoRA in "
-            "vision-language models, why, since when, and which patch ends it, in the order in "
-            "which people meet them. *Ended* means that the run trains, every parameter that gets "
+            "vision-language models, why, since when, and which patch fixes it, in the order in "
+            "which people meet them. *Fixed* means that the run trains, every parameter that gets "
             "a gradient without checkpointing gets one with it, and the gradients equal those "
             "without checkpointing on every rank. [compatibility.md](compatibility.md) has the "
             "runs that show it; `python -m vlmpatch explain F4` prints one of these, `python -m "
@@ -32,12 +32,12 @@ WORDS = {
         "see": "what you see",
         "seen": "- **Seen:** {text}.",
         "where": "- **Where:** {text}.",
-        "ended": "**Ended by**",
+        "ended": "**Fixed by**",
         "open": "**No patch of its own;** the advice helps.",
         "advice": "**Advice:** {text}",
         "rows": "**Runs that show it:** {text} in [compatibility.md](compatibility.md).",
-        "foreign": "## What is not vlmpatch's to end",
-        "foreigners": "`explain` tells these apart, so that nobody looks for a patch in vain.",
+        "foreign": "## What vlmpatch does not fix",
+        "foreigners": "`explain` recognises these too, so that nobody looks for a patch that does not exist.",
         "head": ("what it is", "why", "what to do"),
         "join": ", ",
     },

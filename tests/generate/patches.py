@@ -17,11 +17,11 @@ WORDS = {
     "en": {
         "title": "# The patches",
         "intro": (
-            "Every patch, by the project it mends: what it ends, when it acts, and what its file "
+            "Every patch, by the project it patches: what it fixes, when it acts, and what its file "
             "says of itself. A patch acts where the versions lie in its range and the installed "
             "code shows the bug; `python -m vlmpatch doctor` says which do in your environment."
         ),
-        "ends": "Ends",
+        "ends": "Fixes",
         "severity": "What it was",
         "acts": "Acts with",
         "target": "Changes",

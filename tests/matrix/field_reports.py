@@ -35,22 +35,22 @@ WORDS: dict[str, dict[str, str]] = {
         "intro": (
             "{count} public threads about trainings that fail where gradient checkpointing, DDP, ZeRO and "
             "LoRA meet, and what becomes of each with `import vlmpatch`. Look for yours as "
-            "`owner/repository#number`. A thread is *ended* where its failure was reproduced here on the "
+            "`owner/repository#number`. A thread is *fixed* where its failure was reproduced here on the "
             "stacks named, fails there without vlmpatch, and trains with it, with the gradients of the plain "
             "run. That was done on small models and not by the thread's author: where the model of the "
             "thread is another, its line or its section says so. Causes are in "
             "[failures.md](failures.md), stacks in "
             "[compatibility.md](compatibility.md), the threads in `data/field-reports.toml`."
         ),
-        "ended": "ended",
+        "ended": "fixed",
         "told": "a clear error",
-        "open": "**not ended**",
-        "upstream": "mended upstream",
+        "open": "**not fixed**",
+        "upstream": "fixed upstream",
         "unclear": "cannot be told",
         "foreign": "another cause",
         "head": "| thread | what is trained | versions named | with vlmpatch |",
         "seen": "What is seen: {seen}.",
-        "by": "Ended by {patches}. Measured with {models} on {stacks}.",
+        "by": "Fixed by {patches}. Measured with {models} on {stacks}.",
         "nothing": "Nothing in vlmpatch ends it today.",
         "join": ", ",
         "note": "{state}: {note}",

@@ -109,7 +109,7 @@ def test_what_a_patch_ends_is_a_note() -> None:
     ended = of(command, given_=around({"F4": ("zero3-recompute-release",)}))["L02"]
     assert (ended.severity, ended.fix) == (
         "note",
-        "nothing: vlmpatch ends this (F4: zero3-recompute-release)",
+        "nothing: vlmpatch fixes this (F4: zero3-recompute-release)",
     )
     assert "L02" not in of(command, given_=around(deepspeed="0.19.3"))
 

@@ -126,7 +126,7 @@ def test_code_that_has_changed_under_a_patch(stack: Stack, capsys: pytest.Captur
     stack.lock()
     stack.edit("greeter.py", '"hello "', '"hello, "')
     assert stack.diff() == 1
-    assert f"that they still know {stack.id}: greeter" in said(capsys)
+    assert f"is still recognised {stack.id}: greeter" in said(capsys)
 
 
 def test_what_nobody_looks_at_may_change(stack: Stack) -> None:

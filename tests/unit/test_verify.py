@@ -166,7 +166,7 @@ def test_the_table_in_both_languages(world: World) -> None:
     english = " ".join(table.page(outcome, ENGLISH).text().split())
     assert "NO" in english
     assert "1 of 2 runs" in english
-    assert "nothing to mend showed" in english
+    assert "nothing to fix showed" in english
     assert "with: in a step ZeRO-3 gathers 1.5 times the model's parameters, by 7 call(s)" in english
     assert "2 次运行中 1 次" in table.page(outcome, CHINESE).text()
 

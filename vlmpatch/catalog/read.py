@@ -45,7 +45,7 @@ def read(path: str) -> Catalog:
         problem = Problem(path, f"cannot be read ({error.strerror})", "Reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
     except ValueError as error:
-        problem = Problem(path, f"is not valid TOML: {error}", "Mend that line or reinstall vlmpatch")
+        problem = Problem(path, f"is not valid TOML: {error}", "Fix that line or reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))
     stamps = index.stamps(path)  # before the folders are read: what moves later is seen
     catalog = parse(data, path)

@@ -123,7 +123,7 @@ def read(catalog: Catalog) -> Cases:
             with open(path, "rb") as handle:
                 data = tomllib.load(handle)
         except (OSError, ValueError) as error:
-            problems.append(Problem(path, f"cannot be read: {error}", "Mend that line or reinstall vlmpatch"))
+            problems.append(Problem(path, f"cannot be read: {error}", "Fix that line or reinstall vlmpatch"))
             continue
         for case in parse(data, path, catalog, problems):
             if case.id in found:

@@ -15,8 +15,8 @@ class Finding(NamedTuple):
 
     Attributes:
         code: stable; scripts may rely on it.
-        severity: ``error``: a patch that is needed cannot be had, or nothing can; ``warning``: this ends in a
-            failure; ``note``: worth knowing.
+        severity: ``error``: a patch that is needed is not available, or nothing is; ``warning``: this ends in
+            a failure; ``note``: worth knowing.
         title: what it is, in one sentence.
         evidence: what was seen, and where.
         fix: the exact line to add or change.

@@ -50,7 +50,7 @@ def lock(catalog: Catalog, say: Words, path: str) -> int:
     """Write the lock of this environment to ``path``.
 
     Returns:
-        0; 1 when a patch that is needed cannot be had, and so is not in it; 2 when it cannot be written.
+        0; 1 when a patch that is needed is not available, and so is not in it; 2 when it cannot be written.
     """
     made, statuses = here(catalog)
     try:
@@ -62,7 +62,7 @@ def lock(catalog: Catalog, say: Words, path: str) -> int:
     print(say("Written: {path} (patches: {count}, vlmpatch {version})", **_counted(made), path=path))
     missing = [each for each in statuses.values() if each.state in (State.FAILED, State.CONFLICT)]
     for status in missing:
-        title = say("{id} is needed here and cannot be had.", id=status.id)
+        title = say("{id} is needed here and is not available.", id=status.id)
         print(title, say.told(status.reason), file=sys.stderr)
     return 1 if missing else 0
 
@@ -122,7 +122,7 @@ _HEADINGS = {
     "added": "Applied from now on",
     "removed": "No longer applied",
     "revised": "Patches that have changed",
-    "reshaped": "Code they mend that has changed, and that they still know",
+    "reshaped": "Code they patch that has changed and is still recognised",
 }
 
 

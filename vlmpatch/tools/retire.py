@@ -102,11 +102,11 @@ def page(catalog: Catalog, say: Words) -> Page:
     made = Page()
     found = retirement(catalog)
     if found.upgrades:
-        made.add(say("What an upgrade would end"), "head")
+        made.add(say("What an upgrade would fix"), "head")
     for upgrade in found.upgrades:
         made.add()
         line = say(
-            "{package} {version} ends {count} of them",
+            "{package} {version} fixes {count} of them",
             package=upgrade.package,
             version=upgrade.version,
             count=len(upgrade.patches),
@@ -117,7 +117,7 @@ def page(catalog: Catalog, say: Words) -> Page:
     if found.upgrades and found.unended:
         made.add()
     if found.unended:
-        made.add(say("No release ends these yet"), "head")
+        made.add(say("No release fixes these yet"), "head")
     for id_ in found.unended:
         made.add(f"  {id_}")
     if found.upgrades or found.unended:

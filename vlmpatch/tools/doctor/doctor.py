@@ -201,7 +201,7 @@ def _python(packages: Mapping[str, Package], say: Words) -> Iterator[Finding]:
 def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
     for status in patches:
         if status.state in (State.FAILED, State.CONFLICT):
-            title = say("{id} is needed here and cannot be had.", id=status.id)
+            title = say("{id} is needed here and is not available.", id=status.id)
             link = f"python -m vlmpatch explain {status.id}"
             fix = say("upgrade vlmpatch, or report this")
             yield Finding("D04", "error", title, say.told(status.reason), fix, link)
@@ -400,8 +400,8 @@ _TUNINGS = {
     "full": "Engines for full tuning with checkpointing (states: AdamW, bf16)",
 }
 _HEADS = {
-    "launch": "Patches that end what goes wrong with what was asked about",
-    "here": "Patches that will act here, by what they end",
+    "launch": "Patches that fix what goes wrong with what was asked about",
+    "here": "Patches that will act here, by what they fix",
     "elsewhere": "Patches that act only with another engine, or with another model's own code",
 }
 

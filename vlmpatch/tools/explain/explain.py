@@ -255,16 +255,16 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
 _MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
 _INSTEAD = {
     "empty": "It is empty: nothing was written to it yet, or errors went elsewhere (2>&1 sends them along).",
-    "a picture": "It is a picture. The text in it is wanted: copy it from where it was printed.",
-    "a PDF": "It is a PDF. The text in it is wanted: copy it from where it was printed.",
+    "a picture": "It is a picture. explain needs text: copy it from where it was printed.",
+    "a PDF": "It is a PDF. explain needs text: copy it from where it was printed.",
     "zstd": "It is packed: zstd -dc FILE | python -m vlmpatch explain -",
     "7z": "It is packed: 7z x -so FILE | python -m vlmpatch explain -",
     "a checkpoint": "It is a checkpoint of a model, not a log.",
     "a damaged archive": "It is an archive that cannot be opened.",
 }
 _CUT = (
-    "Its traceback is cut off before the exception, which alone decides. Below is the last frame; the lines "
-    "after it are wanted, down to the one that names the error:"
+    "Its traceback is cut off before the exception. Below is the last frame; the lines after it are needed, "
+    "down to the one that names the error:"
 )
 _NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
 _STILL = "It was active and the run failed all the same: VLMPATCH_LOG=info shows what it did. Until then:"
@@ -308,9 +308,7 @@ def _headline(given: Answer) -> str:
         return "What it shows instead:"
     if first and first.cut:
         return _CUT
-    return (
-        "The first error in it that nobody caught:" if first and first.error else "A line that could be one:"
-    )
+    return "The first uncaught error in it:" if first and first.error else "A line that could be one:"
 
 
 def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = False) -> int:

@@ -93,7 +93,7 @@ def failure_page(failure: Failure, catalog: Catalog, say: Words) -> Page:
     if failure.where[0]:
         made.add(say.pick(failure.where), label=say("Where"))
     made.add(say.pick(failure.cause), label=say("Why"))
-    label = say("Ended by")
+    label = say("Fixed by")
     ending = failure.patches(catalog)
     for entry in ending:
         made.add(f"{entry.id}: {say.pick((entry.summary, entry.summary_zh))}", label=label)

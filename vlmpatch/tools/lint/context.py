@@ -73,7 +73,7 @@ def known(
 def ended(around: Around, failure: str, patches: tuple[str, ...]) -> str:
     """That nothing has to be done against ``failure``, and why."""
     shown = ", ".join(patches[:_SHOWN]) + (" …" if len(patches) > _SHOWN else "")
-    return around.say("nothing: vlmpatch ends this ({failure}: {patches})", failure=failure, patches=shown)
+    return around.say("nothing: vlmpatch fixes this ({failure}: {patches})", failure=failure, patches=shown)
 
 
 def quote(given: Option) -> str:

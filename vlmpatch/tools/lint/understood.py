@@ -114,5 +114,5 @@ def _judged(seen: Understood, say: Words) -> list[tuple[str, str]]:
     ended = "; ".join(f"{code}: {', '.join(patches[:3])}" for code, patches in seen.ended.items())
     judged = [(say("Goes wrong"), ", ".join(seen.wrong))]
     if ended:
-        judged += [(say("Ended by"), ended), (say("Left"), ", ".join(seen.left) or say("nothing known"))]
+        judged += [(say("Fixed by"), ended), (say("Left"), ", ".join(seen.left) or say("nothing known"))]
     return judged

@@ -120,8 +120,8 @@ def _ending(found: Ending) -> dict[str, Any]:
 def full(found: NoRoom, words: Words) -> str:
     """What is full, and how much it takes."""
     return words(
-        "{place} is full: {free} MiB are left, and these runs write about {needed} MiB. Nothing was found "
-        "out of any patch. Make room, or name another folder: TMPDIR=FOLDER python -m vlmpatch verify",
+        "{place} is full: {free} MiB are left, and these runs write about {needed} MiB. No patch was "
+        "tested. Make room, or name another folder: TMPDIR=FOLDER python -m vlmpatch verify",
         place=found.place,
         free=found.free // MIB,
         needed=found.needed // MIB,
@@ -147,7 +147,7 @@ def _remark(verdict: Verdict, words: Words) -> str:
     if not verdict.tried:
         return "; " + words("this machine cannot run it, with vlmpatch or without")
     if verdict.bare.outcome == "right" and verdict.sound:
-        return "; " + words("nothing to mend showed in this run")
+        return "; " + words("nothing to fix showed in this run")
     return ""
 
 
