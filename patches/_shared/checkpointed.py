@@ -25,6 +25,22 @@ def blocks_of(function: Any, depth: int = 3) -> Iterator[Any]:
                 yield from blocks_of(inner, depth - 1)
 
 
+def bound_to(function: Any, name: str, depth: int = 3) -> Any:
+    """What ``function`` is called with by the keyword ``name``, said by a ``partial`` anywhere around it."""
+    if isinstance(function, functools.partial):
+        if name in function.keywords:
+            return function.keywords[name]
+        around: list[Any] = [function.func]
+    elif isinstance(function, FunctionType):
+        around = [_content(cell) for cell in function.__closure__ or ()]
+    else:
+        return None
+    if not depth:
+        return None
+    found = (bound_to(inner, name, depth - 1) for inner in around)
+    return next((value for value in found if value is not None), None)
+
+
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents

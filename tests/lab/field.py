@@ -342,6 +342,54 @@ def _packed(rows: list[torch.Tensor]) -> Batch:
     return {name: torch.cat(each, dim=1) for name, each in parts.items()}
 
 
+# --- layers that share keys and values -----------------------------------------------------------
+
+
+def shared_layers(cell: Cell, folder: Path) -> Gradients:
+    """Gemma 3n's language model, whose last layers share; what is right is what it evaluates."""
+    model = _gemma3n().train()
+    if cell.checkpointing != "off":
+        model.gradient_checkpointing_enable({"use_reentrant": _reentrant(cell)})
+    engine = engines.ENGINES[cell.engine](cell, model)
+    losses = [engine.forward(_labelled(row)) for row in _each(cell, dist.get_rank())]
+    engine.backward(torch.stack(losses).sum())
+    found = recording.gradients(engine, model)
+    right = _gemma3n().eval()
+    for row in (row for rank in range(WORLD) for row in _each(cell, rank)):
+        (right(**_labelled(row), use_cache=True).loss / WORLD).backward()
+    learned = {name: p.grad for name, p in right.named_parameters() if p.grad is not None}
+    unused = [name for name, gradient in found.items() if name not in learned and gradient.any()]
+    if unused:
+        raise Wrong(f"{len(unused)} parameters learn that evaluation never uses, {unused[0]} among them")
+    check(found, learned)
+    return found
+
+
+def _gemma3n() -> Any:
+    transformers.set_seed(3)
+    more = {
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "sliding_window": 6,
+        "head_dim": 16,
+        "laurel_rank": 4,
+        "hidden_size_per_layer_input": 8,
+        "vocab_size_per_layer_input": TEXT["vocab_size"],
+        "activation_sparsity_pattern": [0.0] * 4,
+    }
+    config = transformers.Gemma3nTextConfig(**{**TEXT, **more, "tie_word_embeddings": True})
+    return transformers.Gemma3nForCausalLM(config)
+
+
+def _each(cell: Cell, rank: int) -> list[torch.Tensor]:
+    return [torch.cat(rows, dim=1) for rows in _rows(cell, rank)]
+
+
+def _labelled(row: torch.Tensor) -> Batch:
+    return {"input_ids": row, "labels": row}
+
+
 # --- accumulated losses ---------------------------------------------------------------------------
 
 
@@ -486,6 +534,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "old_sampler": old_sampler,
+    "shared_layers": shared_layers,
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,

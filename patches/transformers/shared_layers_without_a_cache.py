@@ -1,0 +1,143 @@
+"""Gemma 3n and Gemma 4's E-series train another function than the one that generates: no layer shares.
+
+What the user sees: nothing. The training loss is not the evaluation loss of the same weights (4.129 and 4.158
+of a small Gemma 3n), gradients are 188 % off (242 % of a small Gemma 4), and weights are trained that
+generation never uses.
+
+Why: the last layers take keys and values of earlier ones, and find them in the cache. Up to transformers 4.57
+there is none in training; from 5.0 on a checkpointed layer drops it, and ``use_cache=False`` makes none. A
+layer that finds no cache makes keys and values by weights of its own.
+
+Since transformers 4.53; Gemma 4 hands them over beside the cache soon after 5.5, Gemma 3n from 5.12 at the
+latest. Releases before 4.56 look in the cache for them in another way, and are not mended.
+
+The change: where a layer is given no cache, it gets a register of this forward, which holds what shared
+layers take and nothing else. A layer that is computed again in the backward gets that of its forward. An
+explicit ``use_reentrant=True`` cannot reach a tensor inside a register: such layers take the non-reentrant
+variant, said once. What a layer that shares has for keys and values of its own gets a gradient of zero where
+DDP waits for one, as it did when it was used. Where there is a cache nothing else changes. Run on 4.56.2,
+4.57.6, 5.2.0 and 5.5.0.
+
+Upstream: https://github.com/huggingface/transformers/issues/45242,
+https://github.com/huggingface/transformers/pull/45312
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from .._shared.training_group import running_ddp
+
+CACHE, FUNCTION = "past_key_values", "_gradient_checkpointing_func"
+_REENTRANT = (
+    "use_reentrant=True was passed, and keys that layers share get no gradient through it. This run uses "
+    "the non-reentrant variant. Pass False; VLMPATCH_DISABLE={patch} insists on True."
+)
+
+
+class Register:
+    """What stands in for a cache in one forward: nothing is appended to anything."""
+
+    def __init__(self) -> None:
+        self.shared_layers = _OfTheForward()
+
+    def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        """As a cache that held nothing."""
+        return keys, values
+
+
+class _OfTheForward(dict[int, Any]):
+    """Keeps what a forward puts in; what a recomputation makes is the same again."""
+
+    def __setitem__(self, layer: int, states: Any) -> None:
+        import torch
+
+        if torch._C._current_graph_task_id() == -1:
+            super().__setitem__(layer, states)
+
+
+_running = threading.local()
+
+
+def look(code: Code) -> str | None:
+    """Shared layers must find what they share in the cache."""
+    model, attention = (code.function(f"{name}.forward") for name in _classes(code.module))
+    if attention is None or model is None:
+        raise Unrecognised(f"{code.module} has no {' or '.join(_classes(code.module))}")
+    if f"{CACHE}.shared_layers" not in attention:
+        return "layers share their keys beside the cache"
+    return None
+
+
+def _classes(module: str) -> tuple[str, str]:
+    """The text model and its attention, as ``modeling_gemma3n`` names them."""
+    family = module.rpartition("modeling_")[2].capitalize()
+    return f"{family}TextModel", f"{family}TextAttention"
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Hand a register to every layer that gets no cache."""
+
+    def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        register = Register()
+        with contextlib.ExitStack() as swapped:
+            for layer in self.layers:
+                if getattr(layer, "gradient_checkpointing", False) and self.training:
+                    checkpoint = functools.partial(_checkpoint, patch, register, getattr(layer, FUNCTION))
+                    swapped.enter_context(patch.swapped(layer, FUNCTION, checkpoint))
+            with _within(register):
+                return original(self, *args, **kwargs)
+
+    model, attention = _classes(module.__name__)
+    patch.wrap(getattr(module, model), "forward", forward)
+    patch.wrap(getattr(module, attention), "forward", _attend)
+
+
+def _attend(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    register = getattr(_running, "register", None)
+    if register is not None and CACHE in kwargs and kwargs[CACHE] is None:
+        kwargs[CACHE] = register
+    output, *rest = original(self, *args, **kwargs)
+    if getattr(self, "is_kv_shared_layer", False) and (unused := _unused(self)):
+        output = output + sum((parameter * 0.0).sum() for parameter in unused)
+    return (output, *rest)
+
+
+def _unused(attention: Any) -> list[Any]:
+    """What a layer that shares has for keys and values of its own, if DDP waits for its gradients."""
+    named = attention.named_parameters()
+    own = [p for name, p in named if name.startswith(("k_", "v_")) and p.requires_grad]
+    return own if own and running_ddp(own) is not None else []
+
+
+@contextlib.contextmanager
+def _within(register: Register) -> Iterator[None]:
+    outer = getattr(_running, "register", None)
+    _running.register = register
+    try:
+        yield
+    finally:
+        _running.register = outer
+
+
+def _checkpoint(
+    patch: Patch, register: Register, checkpoint: Any, run: Callable[..., Any], *args: Any
+) -> Any:
+    """``checkpoint`` of a layer, whose recomputation finds ``register`` too."""
+    said = getattr(checkpoint, "keywords", {})
+    if said.get("use_reentrant") is True:
+        patch.warn("reentrant", _REENTRANT.format(patch=patch.id))
+        checkpoint = functools.partial(checkpoint.func, *checkpoint.args, **{**said, "use_reentrant": False})
+
+    def again(*inputs: Any) -> Any:
+        with _within(register):
+            return run(*inputs)
+
+    return checkpoint(again, *args)
