@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests import families
 from tests.families._shared import small
-from tests.lab import cells, envs, launch, pages, table
+from tests.lab import cells, envs, launch, model_classes, pages, table
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
 
@@ -149,7 +149,8 @@ def page(language: str) -> Path:
 
 def filled(language: str) -> str:
     """The page as the record has it."""
-    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read(), WORDS[language]))
+    text = pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read(), WORDS[language]))
+    return pages.filled(text, model_classes.BEGIN, model_classes.shown(language))
 
 
 WORDS = {

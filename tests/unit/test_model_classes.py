@@ -1,0 +1,41 @@
+"""Model classes in four modes: what is on file is whole, and every difference is spoken for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.lab import envs, model_classes
+
+STACK = "tf457-ds0182"
+SOME = "LlamaForCausalLM,BertModel,CLIPVisionModel,T5ForConditionalGeneration,WhisperModel"
+
+
+def test_every_difference_is_spoken_for() -> None:
+    every = [about for kinds in model_classes.read().values() for about in kinds.values()]
+    assert every
+    unknown = {about["family"] for about in every if model_classes.differs(about)} - {*model_classes.KNOWN}
+    assert not unknown, "look into them, and say so in KNOWN"
+
+
+def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.csv"
+    model_classes.save(model_classes.read(), copy)
+    assert copy.read_bytes() == model_classes.STORE.read_bytes()
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_what_differs_is_on_the_page(language: str) -> None:
+    page = model_classes.shown(language)
+    assert "Gemma3nTextModel" in page
+    assert "LlamaModel" not in page
+
+
+@pytest.mark.slow
+def test_some_classes_are_one_function(tmp_path: Path) -> None:
+    assert STACK in envs.read_stacks()
+    ran = list(model_classes.perform(STACK, SOME, tmp_path))
+    assert len(ran) >= len(SOME.split(","))
+    for line in ran:
+        assert [line.get(mode) for mode in model_classes.MODES] == ["="] * 3, line
