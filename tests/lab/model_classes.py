@@ -27,14 +27,14 @@ Found = dict[str, dict[str, dict[str, str]]]  # by stack and class
 BY_ITSELF = "inputs"
 # What is known of what differs, by the folder in transformers: a failure, or why it is none.
 KNOWN = {
-    **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), "F49"),
+    **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), "F52"),
     **dict.fromkeys(("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers"), BY_ITSELF),
     **dict.fromkeys(("dinov3_vit", "groupvit"), "chance"),
     **dict.fromkeys(("git", "mlcd"), "open"),
 }
 WORDS = {
     "en": {
-        "F49": "[F49](failures.md#f49)",
+        "F52": "[F52](failures.md#f52)",
         "inputs": "a part by itself, fed with tensors that need no gradient, as no model feeds it",
         "chance": "trains with augmentation or sampling of its own",
         "open": "a failure without a number: not mended",
@@ -43,7 +43,7 @@ WORDS = {
         "head": "| class | no checkpointing | non-reentrant | reentrant | |",
     },
     "zh": {
-        "F49": "[F49](failures.md#f49)",
+        "F52": "[F52](failures.md#f52)",
         "inputs": "单独的部件,输入不需要梯度;实际模型不会这样调用",
         "chance": "训练时自带随机增强或采样",
         "open": "尚无编号的问题:未修复",
