@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import families
+from tests.lab import families, model_classes
 from tests.standin.cells import FULL
 
 pytestmark = pytest.mark.slow
@@ -19,3 +19,11 @@ def test_what_holds_bare_holds_with_us(tmp_path: Path) -> None:
     ran = {kind: about for kind, about in found.items() if "not made" not in about}
     assert len(ran) >= (LEAST if FULL else len(SOME)), found
     assert not {kind: about for kind, about in ran.items() if not families.holds(about)}
+
+
+def test_some_model_classes_are_one_function(tmp_path: Path) -> None:
+    some = ("LlamaForCausalLM", "BertModel", "CLIPVisionModel", "T5ForConditionalGeneration", "WhisperModel")
+    ran = {line["class"]: line for line in model_classes.perform("tf457-ds0182", ",".join(some), tmp_path)}
+    assert {*some} <= {*ran}
+    for name in some:
+        assert [ran[name].get(mode) for mode in model_classes.MODES] == ["="] * 3, ran[name]

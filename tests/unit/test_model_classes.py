@@ -6,10 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import envs, model_classes
-
-STACK = "tf457-ds0182"
-SOME = "LlamaForCausalLM,BertModel,CLIPVisionModel,T5ForConditionalGeneration,WhisperModel"
+from tests.lab import model_classes
 
 
 def test_every_difference_is_spoken_for() -> None:
@@ -30,12 +27,3 @@ def test_what_differs_is_on_the_page(language: str) -> None:
     page = model_classes.shown(language)
     assert "Gemma3nTextModel" in page
     assert "LlamaModel" not in page
-
-
-@pytest.mark.slow
-def test_some_classes_are_one_function(tmp_path: Path) -> None:
-    assert STACK in envs.read_stacks()
-    ran = list(model_classes.perform(STACK, SOME, tmp_path))
-    assert len(ran) >= len(SOME.split(","))
-    for line in ran:
-        assert [line.get(mode) for mode in model_classes.MODES] == ["="] * 3, line
