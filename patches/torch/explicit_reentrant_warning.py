@@ -19,7 +19,7 @@ first block on that ran twice before a backward; and where a block is handed suc
 of two runs cannot be told from an only one, a block's runs up to its first backward are non-reentrant too;
 their gradients are the same. It is said once. Everywhere else (one process, DDP with a static graph, ZeRO-1
 without ``overlap_comm``, ZeRO-3, FSDP, blocks that run once) what the user said stands, and nothing is
-printed.
+printed. So it does where another library has put a function in the place of torch's that asks for True again.
 
 Upstream: https://github.com/huggingface/accelerate/issues/389,
 https://github.com/modelscope/ms-swift/issues/3128
@@ -27,7 +27,9 @@ https://github.com/modelscope/ms-swift/issues/3128
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
@@ -91,6 +93,7 @@ class Reduced:
 
 _ddps: WeakKeyDictionary[Any, Reduced] = WeakKeyDictionary()
 _optimizers: WeakKeyDictionary[Any, Reduced] = WeakKeyDictionary()
+_asking = threading.local()
 
 
 def look(code: Code) -> str | None:
@@ -112,30 +115,33 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def enter(original: Callable[..., Any], cls: type, /, *args: Any, **kwargs: Any) -> Any:
         block = _trained_block(args[0]) if torch.is_grad_enabled() and len(args) > 1 else None
-        if block is None:
+        if block is None or _came_back(block):
             return original(cls, *args, **kwargs)
         function, preserve, *inputs = args
 
         def as_said() -> Any:
             return original(cls, *args, **kwargs)
 
-        def non_reentrant() -> Any:
-            return module.checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)
+        def non_reentrant(where: str = "", what: str = "") -> Any:
+            with _asking_for(block) as asked:
+                result = module.checkpoint(
+                    function, *inputs, use_reentrant=False, preserve_rng_state=preserve
+                )
+            if where and not asked.in_vain:
+                patch.warn("overruled", _OVERRULED.format(where=where, what=what, patch=patch.id))
+            return result
 
         if bound_to(function, HANDED) is not None and _shares(block):
-            _say(patch, _SHARED, "wrong gradients")
-            return non_reentrant()
+            return non_reentrant(_SHARED, "wrong gradients")
         ddp = _ddp_of(block)
         if ddp is not None and ddp.find_unused_parameters:
-            _say(patch, _UNUSED, "'marked ready only once'")
-            return non_reentrant()
+            return non_reentrant(_UNUSED, "'marked ready only once'")
         reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
         if reduced is None or _backward_number() != -1:  # inside of another segment
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
         stands = reduced.stands(block)
-        if reduced.twice:
-            _say(patch, _TWICE.format(wrapper=wrapper), _ENDS[wrapper])
-        result = as_said() if stands else non_reentrant()
+        where = _TWICE.format(wrapper=wrapper) if reduced.twice else ""
+        result = as_said() if stands else non_reentrant(where, _ENDS[wrapper])
         reduced.ran(block, result)
         return result
 
@@ -148,8 +154,31 @@ _ENDS = {
 }
 
 
-def _say(patch: Patch, where: str, what: str) -> None:
-    patch.warn("overruled", _OVERRULED.format(where=where, what=what, patch=patch.id))
+class Asked:
+    """A block for which the non-reentrant variant was asked."""
+
+    def __init__(self, block: Any) -> None:
+        self.block = block
+        self.in_vain = False
+
+
+@contextlib.contextmanager
+def _asking_for(block: Any) -> Iterator[Asked]:
+    outer, asked = getattr(_asking, "now", None), Asked(block)
+    _asking.now = asked
+    try:
+        yield asked
+    finally:
+        _asking.now = outer
+
+
+def _came_back(block: Any) -> bool:
+    """Whether what stands in the place of torch's ``checkpoint`` (ms-swift's own) made True of our False."""
+    asked = getattr(_asking, "now", None)
+    if asked is None or asked.block is not block:
+        return False
+    asked.in_vain = True
+    return True
 
 
 def _shares(block: Any) -> bool:

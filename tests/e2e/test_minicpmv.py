@@ -38,10 +38,14 @@ def each(trials: Iterable[Trial]) -> pytest.MarkDecorator:
 
 
 def lacking(case: Case) -> list[Trial]:
-    """On each stack of its proof: the case's run without its patch, beside the one that has it."""
-    with_all = Cell.of(case.settings)
-    bare = dataclasses.replace(with_all, without=(case.patch,))
-    return [Trial(stack, bare, beside=(with_all,)) for stack in (*case.proof, *case.slow)]
+    """On each stack of its proof: the case's run without its patch, beside the one that has it.
+
+    What ends the failure there as well is off in both.
+    """
+    cell = Cell.of(case.settings)
+    right = dataclasses.replace(cell, without=case.hidden_by)
+    lacks = dataclasses.replace(cell, without=(*case.hidden_by, case.patch))
+    return [Trial(stack, lacks, beside=(right,)) for stack in (*case.proof, *case.slow)]
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +149,8 @@ def check_fails(result: Result, fails: str) -> None:
 @pytest.mark.parametrize(("case", "trial"), PROVEN)
 def test_each_patch_is_needed_and_says_so_once(case: Case, trial: Trial, runs: Runs) -> None:
     check_fails(runs(trial)(trial.cell), case.fails)
-    patched = runs(trial)(trial.cell.patched)
+    (right,) = trial.beside
+    patched = runs(trial)(right)
     check_right(patched)
     said = patched["warnings"].get(case.patch, [])
     assert bool(said) == case.says, patched
