@@ -19,11 +19,7 @@ WithAll = Callable[[Proof], Outcome]
 
 
 def _parameters() -> list[object]:
-    return [
-        pytest.param(proof, id=proof.id, marks=[] if proof.patch == alone.LEAST else [pytest.mark.slow])
-        for proof in alone.proofs()
-        if proof.case.how != "script"
-    ]
+    return [pytest.param(proof, id=proof.id) for proof in alone.proofs() if proof.case.how != "script"]
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +45,23 @@ def with_all(request: pytest.FixtureRequest, place: Path) -> WithAll:
     return ending
 
 
+def test_a_few_are_right_and_not_without_their_patches(place: Path) -> None:
+    """Without all of them at once, as none ends the failure of another."""
+    few = [each for each in alone.proofs() if each.patch in alone.QUICK and each.stack == alone.QUICK_STACK]
+    assert {proof.patch for proof in few} == set(alone.QUICK)
+    right = alone.perform(few, place / "few" / "all")
+    lacking = alone.perform(few, place / "few" / "without", without=alone.QUICK)
+    for case in (proof.case for proof in few):
+        assert alone.with_all(case, right[case.id]), f"{case.id}: {right[case.id]}"
+        assert alone.without(case, lacking[case.id]), f"{case.id} without: {lacking[case.id]}"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("proof", _parameters())
 def test_right_with_every_patch_and_not_without_this_one(
     proof: Proof, with_all: WithAll, place: Path
 ) -> None:
     ending = with_all(proof)
     assert alone.with_all(proof.case, ending), str(ending)
-    lacking = alone.perform([proof], place / "without" / proof.patch, without=proof.patch)[proof.case.id]
+    lacking = alone.perform([proof], place / "without" / proof.patch, without=[proof.patch])[proof.case.id]
     assert alone.without(proof.case, lacking), f"without {proof.patch}: {lacking}"
