@@ -16,6 +16,7 @@ FEW = (
     *("error-in-recompute-zeroed:zero3:1", "error-among-buckets-zeroed:zero2:2"),
     *("memory-at-one-outset-retried:zero2:1", "memory-in-backward-halved:zero3:2"),
     *("overflow-in-loss:zero2_fp16:2", "resumed:zero2:2", "saved:zero3:2"),
+    *("frozen:zero2:1", "frozen:zero3_offload:1", "through-another:zero3:1"),
 )
 STACKS = sorted({stack for stack, *_ in table.read()})
 

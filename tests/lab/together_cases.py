@@ -502,10 +502,15 @@ def child_of_a_rank_ends(rank: int, folder: Path) -> Numbers:
     found = steps(trained, [values(rank)])
     trained.save_checkpoint(str(folder / "saved"))
     if rank == 0:
-        if os.fork() == 0:
-            atexit._run_exitfuncs()
-            os._exit(0)
-        os.wait()
+        child = os.fork()
+        if child == 0:
+            ended = 1
+            try:
+                atexit._run_exitfuncs()
+                ended = 0
+            finally:
+                os._exit(ended)  # anything else would run on in the code of the rank
+        assert os.waitpid(child, 0)[1] == 0
         time.sleep(2)
     trained.save_checkpoint(str(folder / "saved"))
     return [found, steps(trained, [values(rank)]), weights(trained.module)]
