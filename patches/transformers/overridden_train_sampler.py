@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from vlmpatch.api import Code, Patch
@@ -47,7 +47,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         cls = type(self)
         owner = next(base for base in cls.__mro__ if NAME in vars(base))
         sampler = vars(owner)[NAME]
-        if not takes_dataset(sampler) and not hasattr(sampler, "__vlmpatch__"):
+        method = isinstance(sampler, FunctionType)  # what is static, or bound otherwise, is called as it was
+        if method and not takes_dataset(sampler) and not hasattr(sampler, "__vlmpatch__"):
             patch.wrap(owner, NAME, without_dataset)
 
     patch.wrap(module.Trainer, "__init__", construct)
