@@ -27,6 +27,7 @@ COUNT = (
 )
 
 
+BARE = "import sys, vlmpatch_lab.run; print('vlmpatch' in sys.modules)"
 REVISIONS = (
     "import vlmpatch.catalog.read as c, vlmpatch.catalog.location as i, vlmpatch.lockfile.recorded as r\n"
     "r.Revisions.of = None  # none of them is computed\n"
@@ -83,6 +84,7 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     assert run(python, "-m", "vlmpatch", "explain", "l05", cwd=tmp_path).startswith("L05 · ")
     assert int(run(python, "-c", COUNT, cwd=tmp_path)) == len(rows.every())
     assert run(python, "-c", REVISIONS, cwd=tmp_path) == "{12}"
+    assert run(python, "-c", BARE, cwd=tmp_path, PYTHONPATH=str(packages / "vlmpatch/_lab")) == "False"
     listed = run(sys.executable, "-m", "uv", "pip", "list", "--python", python, cwd=tmp_path)
     installed = {line.split()[0] for line in listed.splitlines()[2:]}
     of_rich = {"rich", "markdown-it-py", "mdurl", "pygments", "typing-extensions"}
@@ -91,7 +93,7 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
 
 def test_the_wheel_holds_nothing_else(built: dict[str, Path]) -> None:
     tops = {name.split("/")[0] for name in zipfile.ZipFile(built[".whl"]).namelist()}
-    assert tops == {"vlmpatch", "vlmpatch_lab", next(top for top in tops if top.endswith(".dist-info"))}
+    assert tops == {"vlmpatch", next(top for top in tops if top.endswith(".dist-info"))}
 
 
 def test_editable_install_is_live(source: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vlmpatch.catalog.model import Catalog, PatchSet, Problem
-from vlmpatch_lab.cell import Cell
+from vlmpatch.tools.lab import Cell
 
 if sys.version_info >= (3, 11):
     import tomllib

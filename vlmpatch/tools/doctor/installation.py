@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from vlmpatch.catalog.location import PACKAGE
 
-_PACKAGES = ("vlmpatch", "vlmpatch_lab")
+_TOP = "vlmpatch"
 
 
 class Comparison(NamedTuple):
@@ -58,7 +58,7 @@ def compare(package: str = PACKAGE) -> Comparison:
     if record is None:
         return Comparison(None)
     digests = _digests(record)
-    present = {name for top in _PACKAGES for name in _files(site, top)}
+    present = set(_files(site))
     changed = sorted(name for name in present & digests.keys() if _digest(site, name) != digests[name])
     missing, foreign = sorted(digests.keys() - present), sorted(present - digests.keys())
     return Comparison(record, tuple(changed), tuple(missing), tuple(foreign))
@@ -74,12 +74,12 @@ def _record(site: str) -> str | None:
 def _digests(record: str) -> dict[str, str]:
     with open(record, encoding="utf-8", newline="") as file:
         rows = [row for row in csv.reader(file) if len(row) == 3]
-    return {name: digest for name, digest, _ in rows if name.partition("/")[0] in _PACKAGES and digest}
+    return {name: digest for name, digest, _ in rows if name.partition("/")[0] == _TOP and digest}
 
 
-def _files(site: str, top: str) -> list[str]:
+def _files(site: str) -> list[str]:
     found = []
-    for folder, folders, names in os.walk(os.path.join(site, top)):
+    for folder, folders, names in os.walk(os.path.join(site, _TOP)):
         folders[:] = [name for name in folders if name != "__pycache__"]
         found += [os.path.relpath(os.path.join(folder, name), site).replace(os.sep, "/") for name in names]
     return found

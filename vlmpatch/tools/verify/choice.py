@@ -9,7 +9,7 @@ from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.gate import versions
 from vlmpatch.gate.verdict import by_version
 from vlmpatch.tools.cases import Case
-from vlmpatch_lab.cell import Cell
+from vlmpatch.tools.lab import Cell
 
 KINDS = ("qwen2_vl", "qwen2_5_vl")  # what vlmpatch_lab.models makes
 STEPS = 2

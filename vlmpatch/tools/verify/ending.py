@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from vlmpatch.tools.cases import Case
+from vlmpatch.tools.lab import Cell
 from vlmpatch.tools.verify.choice import expected
-from vlmpatch_lab.cell import Cell
 
 # torch's own words where a backend lacks a collective: gloo of torch 2.1 has none of those ZeRO needs.
 _LACKING = re.compile(r"no support for \w+ in \w+ process")

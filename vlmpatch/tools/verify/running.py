@@ -16,15 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import vlmpatch_lab
 from vlmpatch.tools.cases import Case
+from vlmpatch.tools.lab import FOLDER, Cell, within, write_cells
 from vlmpatch.tools.run import INJECT
 from vlmpatch.tools.verify import room
 from vlmpatch.tools.verify.ending import Verdict, judge, last_line, said_itself
 from vlmpatch.tools.verify.signals import Signals
 from vlmpatch.tools.view.language import Words
-from vlmpatch_lab.cell import Cell, write_cells
-from vlmpatch_lab.patience import within
 
 TOLERANCE = {"cpu": 1e-5, "cuda": 5e-2}  # relative; bfloat16 on a GPU
 LIMIT = 180.0  # seconds of a quiet machine without a word from a process until it counts as stuck
@@ -209,9 +207,7 @@ def environment(environ: Mapping[str, str], folder: Path, device: str) -> dict[s
     launch = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     kept = {name: value for name, value in environ.items() if name not in (*launch, "VLMPATCH_WATCH")}
     path = [entry for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != INJECT]
-    here = Path(vlmpatch_lab.__file__).resolve().parent.parent
-    if here.name not in ("site-packages", "dist-packages"):  # a checkout; what is installed is found anyway
-        path.insert(0, str(here))
+    path.insert(0, str(FOLDER.resolve()))
     caches = (
         "TRITON_CACHE_DIR",
         "TORCH_EXTENSIONS_DIR",

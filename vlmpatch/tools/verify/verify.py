@@ -19,13 +19,13 @@ from collections.abc import Sequence
 from vlmpatch.catalog.model import Catalog
 from vlmpatch.gate import versions
 from vlmpatch.tools import cases
+from vlmpatch.tools.lab import WORLD
 from vlmpatch.tools.verify import elsewhere, table
 from vlmpatch.tools.verify.choice import choose, is_suitable
 from vlmpatch.tools.verify.room import NoRoom
 from vlmpatch.tools.verify.running import try_cases
 from vlmpatch.tools.verify.table import Outcome
 from vlmpatch.tools.view.language import Words
-from vlmpatch_lab.cell import WORLD
 
 FULL_DISK = 3  # the exit code that says nothing of any patch
 
