@@ -27,6 +27,7 @@ import transformers
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from bench.python_calls import python_calls
 from vlmpatch_lab import engines, forks, ranks
 from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab.ports import free_port
@@ -132,20 +133,6 @@ def growth(step: Callable[[], None], steps: int) -> dict[str, float]:
     return {"blocks": blocks, "bytes": grown}
 
 
-def calls(step: Callable[[], None]) -> int:
-    """The Python functions that a step calls."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    step()
-    sys.setprofile(None)
-    return count
-
-
 def left_alive(kind: str, model: Any) -> list[str]:
     """What is still there of ``model`` and what wraps it once a training of it is dropped."""
     made = training(kind, model)
@@ -161,7 +148,7 @@ def measured(kind: str, steps: int) -> Iterator[tuple[str, float]]:
     step = training(kind, Model()).step
     for _ in range(3):
         step()
-    yield "calls", calls(step)
+    yield "calls", python_calls(step)
     seconds = []
     for _ in range(min(30, steps)):
         started = time.process_time()  # others on the machine do not lengthen it

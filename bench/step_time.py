@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any
 
+from bench.python_calls import python_calls
+
 
 def training_step(folder: str, patched: bool) -> Any:
     """A function that runs one forward and backward of the checkpoint in ``folder``."""
@@ -47,20 +49,6 @@ def training_step(folder: str, patched: bool) -> Any:
         model(**inputs).loss.backward()
 
     return step
-
-
-def python_calls(step: Any) -> int:
-    """How many Python functions one step calls, those of the recomputation in backward included."""
-    count = 0
-
-    def note(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    step()
-    sys.setprofile(None)
-    return count
 
 
 def serve(folder: str, patched: bool) -> None:

@@ -6,7 +6,6 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ if "--patched" in sys.argv:
 
 import torch
 
+from bench.python_calls import python_calls
 from vlmpatch_lab import engines, forks, loading, models, ranks
 from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.ports import free_port
@@ -40,7 +40,7 @@ def one_rank(cell: Cell, model: Path, out: Path, rank: int, port: int) -> None:
         found = {
             "seconds": min(timed(step) for _ in range(STEPS)),
             "bytes": memory(step),
-            "calls": calls(step),
+            "calls": python_calls(step),
         }
         if rank == 0:
             out.write_text(json.dumps(found))
@@ -64,19 +64,6 @@ def memory(step: Any) -> int:
 def held(what: str) -> int:
     status = Path("/proc/self/status").read_text().splitlines()
     return 1024 * int(next(line.split()[1] for line in status if line.startswith(f"{what}:")))
-
-
-def calls(step: Any) -> int:
-    """The Python functions that a step calls."""
-    seen: Counter[str] = Counter()
-
-    def note(frame: object, event: str, argument: object) -> None:
-        seen[event] += 1
-
-    sys.setprofile(note)
-    step()
-    sys.setprofile(None)
-    return seen["call"]
 
 
 def main() -> None:

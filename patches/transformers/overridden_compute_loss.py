@@ -50,8 +50,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         cls: Any = type(self)
         if cls.training_step is module.Trainer.training_step and not takes_count(cls.compute_loss):
             owner = next(base for base in cls.__mro__ if "compute_loss" in vars(base))
-            if not hasattr(vars(owner)["compute_loss"], "__vlmpatch__"):
-                patch.wrap(owner, "compute_loss", without_count)
+            patch.wrap(owner, "compute_loss", without_count)
             patch.replace(self, ACCEPTS, False)
 
     patch.wrap(module.Trainer, "__init__", construct)

@@ -48,7 +48,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         owner = next(base for base in cls.__mro__ if NAME in vars(base))
         sampler = vars(owner)[NAME]
         method = isinstance(sampler, FunctionType)  # what is static, or bound otherwise, is called as it was
-        if method and not takes_dataset(sampler) and not hasattr(sampler, "__vlmpatch__"):
+        if method and not takes_dataset(sampler):
             patch.wrap(owner, NAME, without_dataset)
 
     patch.wrap(module.Trainer, "__init__", construct)

@@ -19,7 +19,7 @@ from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 from vlmpatch.engine import engine
 from vlmpatch.tools import cli, run
-from vlmpatch.tools.doctor import doctor
+from vlmpatch.tools.doctor import examination, views
 from vlmpatch.tools.explain import explain
 from vlmpatch.tools.view import language
 
@@ -72,16 +72,16 @@ def test_doctor_says_what_would_happen(world: World) -> None:
     absent = world.patch("nowhere", '{ fakelib = ">=1" }')
     other = world.patch(package, '{ fakelib = ">=2" }')
     changed = world.patch(world.package("changed", "x = 1\n"), '{ fakelib = ">=1" }')
-    findings = doctor.examine(world.catalog())
+    findings = examination.examine(world.catalog())
     states = {status.id: status.state.value for status in findings.patches}
     assert states == {armed: "armed", absent: "armed", other: "not needed", changed: "conflict"}
     process = engine.Engine(world.catalog(), environment.Settings()).status()
     assert {id_: process[id_].state.value for id_ in (armed, absent, other)}.items() <= states.items()
-    said = doctor.page(findings, language.Words("en")).text()
+    said = views.page(findings, language.Words("en")).text()
     assert "1 patches will act, 1 wait for a module that is not here" in " ".join(said.split())
     assert not findings.sound
     assert package not in sys.modules
-    assert "fakelib" in doctor.page(findings, language.Words("en")).text()
+    assert "fakelib" in views.page(findings, language.Words("en")).text()
 
 
 def test_explain_a_patch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,14 +10,14 @@ import pytest
 
 from tests.conftest import World
 from vlmpatch.tools import cli
-from vlmpatch.tools.doctor import doctor, remote
+from vlmpatch.tools.doctor import doctor, examination, remote, views
 from vlmpatch.tools.findings import Finding, redacted
 from vlmpatch.tools.view.language import Words
 
 EN = Words("en")
 
 
-def kinds(findings: doctor.Findings) -> dict[str, str]:
+def kinds(findings: examination.Findings) -> dict[str, str]:
     return {finding.code: finding.severity for finding in findings.findings}
 
 
@@ -25,22 +25,22 @@ def test_a_needed_patch_that_cannot_be_had_is_an_error_and_comes_first(world: Wo
     world.distribution("torch", "2.8.0")
     world.distribution("fakelib", "1.5")
     id_ = world.patch(world.package("changed", "x = 1\n"), '{ fakelib = ">=1" }')
-    findings = doctor.examine(world.catalog())
+    findings = examination.examine(world.catalog())
     assert not findings.sound
     (first, *_) = findings.findings
     assert (first.code, first.severity) == ("D04", "error")
     assert id_ in first.title
-    lines = doctor.page(findings, EN).text().splitlines()
+    lines = views.page(findings, EN).text().splitlines()
     assert lines[2].startswith("D04 error")
 
 
 def test_what_has_nothing_to_do_is_folded(world: World) -> None:
     world.distribution("torch", "2.8.0")
     id_ = world.patch("nowhere", '{ fakelib = ">=1" }')
-    findings = doctor.examine(world.catalog())
+    findings = examination.examine(world.catalog())
     assert findings.spotless
-    assert id_ not in doctor.page(findings, EN).text()
-    assert id_ in doctor.page(findings, EN, everything=True).text()
+    assert id_ not in views.page(findings, EN).text()
+    assert id_ in views.page(findings, EN, everything=True).text()
 
 
 def test_several_copies_of_a_package_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_several_copies_of_a_package_are_named(world: World, monkeypatch: pytest
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("")
         monkeypatch.syspath_prepend(str(package.parent))
-    findings = doctor.examine(world.catalog())
+    findings = examination.examine(world.catalog())
     (found,) = [finding for finding in findings.findings if finding.code == "D09"]
     assert "two/transformers" in found.evidence
     assert "one/transformers" in found.evidence
@@ -63,17 +63,17 @@ def test_every_view_is_made_of_the_same_findings(
     monkeypatch.setenv("VLMPATCH_LOG", "loud")
     known = world.catalog()
     for view in ("text", "all", "json", "markdown", "digest"):
-        assert doctor.doctor(known, doctor.Asked(), EN, view, strict=True) == 1
+        assert doctor.doctor(known, examination.Asked(), EN, view, strict=True) == 1
     out = capsys.readouterr().out
     assert out.count("D03") == 4
-    findings = doctor.examine(known)
-    assert json.loads(json.dumps(doctor.data(findings)))["schema"] == doctor.SCHEMA
-    assert doctor.digest(findings) == doctor.digest(doctor.examine(known))
+    findings = examination.examine(known)
+    assert json.loads(json.dumps(views.data(findings)))["schema"] == views.SCHEMA
+    assert views.digest(findings) == views.digest(examination.examine(known))
 
 
 def test_strict_counts_warnings(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.distribution("torch", "2.8.0")
-    asked = doctor.Asked(command="swift sft --ddp_static_graph true --gradient_accumulation_steps 2")
+    asked = examination.Asked(command="swift sft --ddp_static_graph true --gradient_accumulation_steps 2")
     assert doctor.doctor(world.catalog(), asked, EN) == 0
     assert doctor.doctor(world.catalog(), asked, EN, strict=True) == 1
 
@@ -82,10 +82,12 @@ def test_strict_counts_warnings(world: World, capsys: pytest.CaptureFixture[str]
 def test_what_was_understood_stands_in_every_view(language: str, world: World) -> None:
     world.distribution("torch", "2.8.0")
     say = Words(language)
-    findings = doctor.examine(world.catalog(), doctor.Asked(command="torchrun t.py --deepspeed zero2"), say)
-    (launch,) = doctor.data(findings)["launches"]
+    findings = examination.examine(
+        world.catalog(), examination.Asked(command="torchrun t.py --deepspeed zero2"), say
+    )
+    (launch,) = views.data(findings)["launches"]
     assert (launch["launcher"], launch["engine"], launch["stage"]) == ("torchrun", "DeepSpeed", 2)
-    for text in (doctor.page(findings, say).text(), doctor.markdown(findings, say)):
+    for text in (views.page(findings, say).text(), views.markdown(findings, say)):
         assert "DeepSpeed ZeRO-2" in text
 
 
@@ -94,20 +96,20 @@ def test_a_command_that_trains_nothing_is_no_all_clear(
     language: str, said: str, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     world.distribution("torch", "2.8.0")
-    asked, say = doctor.Asked(command="echo hello"), Words(language)
-    findings = doctor.examine(world.catalog(), asked, say)
-    assert doctor.data(findings)["launches"] == []
-    assert said in " ".join(doctor.page(findings, say).text().splitlines()[:4])
-    assert said in doctor.markdown(findings, say)
+    asked, say = examination.Asked(command="echo hello"), Words(language)
+    findings = examination.examine(world.catalog(), asked, say)
+    assert views.data(findings)["launches"] == []
+    assert said in " ".join(views.page(findings, say).text().splitlines()[:4])
+    assert said in views.markdown(findings, say)
     assert doctor.doctor(world.catalog(), asked, say, strict=True) == 0
-    assert doctor.data(doctor.examine(world.catalog()))["launches"] is None
+    assert views.data(examination.examine(world.catalog()))["launches"] is None
 
 
 def test_backticks_do_not_end_code_in_markdown(world: World) -> None:
     world.distribution("torch", "2.8.0")
     finding = Finding("L00", "warning", "t", "a`b``c", "")
-    findings = doctor.examine(world.catalog())._replace(findings=(finding,))
-    assert "  - ``` a`b``c ```" in doctor.markdown(findings, EN)
+    findings = examination.examine(world.catalog())._replace(findings=(finding,))
+    assert "  - ``` a`b``c ```" in views.markdown(findings, EN)
 
 
 MODEL = """
@@ -141,7 +143,7 @@ def test_remote_code_is_recognised_by_what_it_does_and_never_run(
     assert found == {
         "no-post-init", "old-format", "writes-into-embeddings", "reentrant-by-default", "says-reentrant"
     }  # fmt: skip
-    findings = doctor.examine(world.catalog())
+    findings = examination.examine(world.catalog())
     assert [finding.code for finding in findings.findings].count("D06") == 5
 
 

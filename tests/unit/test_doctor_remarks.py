@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 from vlmpatch.catalog.model import State, Status
 from vlmpatch.tools import cli
-from vlmpatch.tools.doctor import doctor
-from vlmpatch.tools.doctor.doctor import Findings
+from vlmpatch.tools.doctor import views
+from vlmpatch.tools.doctor.examination import Findings
 from vlmpatch.tools.doctor.packages import Package
 from vlmpatch.tools.doctor.remarks import remarks
 from vlmpatch.tools.findings import Finding
@@ -113,7 +113,7 @@ def test_whatever_a_finding_holds_markdown_shows_it(
         (Finding("L09", "warning", f"a {title} z", f"a {evidence} z", f"a {fix.strip()} z"),),
         {},
     )
-    shown = inlines(doctor.markdown(findings, Words("en")))
+    shown = inlines(views.markdown(findings, Words("en")))
     code = [child.content for token in shown for child in token.children if child.type == "code_inline"]
     wanted = [f"a {evidence} z", *filter(None, f"a {fix.strip()} z".splitlines())]
     assert code[: len(wanted)] == [" ".join(text.split()) for text in wanted]

@@ -18,7 +18,7 @@ from tests.conftest import PATCH, UPSTREAM, World
 from vlmpatch.catalog.model import Catalog
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli, retire
-from vlmpatch.tools.doctor import doctor, verified
+from vlmpatch.tools.doctor import examination, verified, views
 from vlmpatch.tools.explain import explain, failures, pages
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page, columns
@@ -52,7 +52,7 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     world.package("fakeformers")
     for name, version in (("torch", "2.5.1"), ("transformers", "4.49.0"), ("deepspeed", "0.16.4")):
         world.distribution(name, version)
-    for name in [name for name in os.environ if doctor._tells(name)]:
+    for name in [name for name in os.environ if examination.tells(name)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLMPATCH_LOG", "loud")
     monkeypatch.setenv("HF_MODULES_CACHE", str(world.folder))
@@ -61,35 +61,35 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     return read(str(world.folder / "compat.toml"))
 
 
-def views(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
+def shown(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
     def answered(text: str) -> Callable[[], Page]:
         return lambda: explain.page(explain.answer(io.BytesIO(text.encode()), known, say, None), say)
 
-    def examined(launch: str = "", model: str = "") -> doctor.Findings:
-        return doctor.examine(known, doctor.Asked(model, command=launch), say)
+    def examined(launch: str = "", model: str = "") -> examination.Findings:
+        return examination.examine(known, examination.Asked(model, command=launch), say)
 
     return {
         **{name: answered(text) for name, text in LOGS.items()},
         "start": lambda: cli._first(say),
         "failure": lambda: pages.failure_page(failures.read(known.path).known["F3"], known, say),
         "patch": lambda: pages.patch_page(known.entries["default-choice"], known, say),
-        "doctor": lambda: doctor.page(examined(), say),
-        "doctor-all": lambda: doctor.page(examined(), say, everything=True),
-        "doctor-launch": lambda: doctor.page(examined(LAUNCH), say),
-        "doctor-model": lambda: doctor.page(examined(model=str(GOLDEN / "model")), say),
-        "doctor-nothing": lambda: doctor.page(examined("echo hello; bash gone.sh"), say),
-        "doctor-markdown": lambda: doctor.markdown(examined(LAUNCH), say),
+        "doctor": lambda: views.page(examined(), say),
+        "doctor-all": lambda: views.page(examined(), say, everything=True),
+        "doctor-launch": lambda: views.page(examined(LAUNCH), say),
+        "doctor-model": lambda: views.page(examined(model=str(GOLDEN / "model")), say),
+        "doctor-nothing": lambda: views.page(examined("echo hello; bash gone.sh"), say),
+        "doctor-markdown": lambda: views.markdown(examined(LAUNCH), say),
         "retire": lambda: retire.page(known, say),
     }
 
 
-NAMES = sorted(views(Catalog("", {}, {}, ()), Words("en")))
+NAMES = sorted(shown(Catalog("", {}, {}, ()), Words("en")))
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", NAMES)
 def test_view(name: str, language: str, known: Catalog) -> None:
-    made = views(known, Words(language))[name]()
+    made = shown(known, Words(language))[name]()
     text = settled(made.text() if isinstance(made, Page) else made, known)
     file = GOLDEN / f"{name}.{language}.txt"
     if WRITE:
@@ -100,7 +100,7 @@ def test_view(name: str, language: str, known: Catalog) -> None:
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "doctor-markdown"])
 def test_view_fits_80_columns(name: str, language: str, known: Catalog) -> None:
-    made = views(known, Words(language))[name]()
+    made = shown(known, Words(language))[name]()
     assert isinstance(made, Page)
     for _, line, style in made.lines():
         assert style == "code" or "/" in line or columns(line) <= 80

@@ -21,7 +21,7 @@ from vlmpatch.catalog.model import Catalog, State
 from vlmpatch.engine.engine import Engine, PatchError
 from vlmpatch.lockfile.difference import compare
 from vlmpatch.tools import lock, new
-from vlmpatch.tools.doctor import doctor
+from vlmpatch.tools.doctor import examination, views
 from vlmpatch.tools.explain import explain, pages
 from vlmpatch.tools.view.language import Words
 from vlmpatch.watch import ranks
@@ -308,12 +308,12 @@ def test_it_is_shown_as_foreign(
     log.write_text("RuntimeError: it said hello once more\n")
     assert explain.explain([str(log)], known, SAY) == 0
     assert "acme/F1 · It says hello" in capsys.readouterr().out
-    found = doctor.examine(known, say=SAY)
-    assert [each["name"] for each in doctor.data(found)["sets"]] == ["acme"]
-    assert re.search(r"^  acme +acme-fixes 1\.0,", doctor.page(found, SAY).text(), re.M)
-    unused = doctor.examine(theirs.world.catalog(), say=SAY)
+    found = examination.examine(known, say=SAY)
+    assert [each["name"] for each in views.data(found)["sets"]] == ["acme"]
+    assert re.search(r"^  acme +acme-fixes 1\.0,", views.page(found, SAY).text(), re.M)
+    unused = examination.examine(theirs.world.catalog(), say=SAY)
     assert [each.code for each in unused.findings if each.evidence == "acme"] == ["D11"]
-    assert "acme-fixes" in doctor.markdown(found, SAY)
+    assert "acme-fixes" in views.markdown(found, SAY)
     without, _ = lock.here(theirs.world.catalog())
     held, _ = lock.here(known)
     assert held.sets == {"acme": "acme-fixes 1.0"}

@@ -29,7 +29,7 @@ from vlmpatch.lockfile import lock as lockfile
 from vlmpatch.lockfile.difference import Difference
 from vlmpatch.support import log
 from vlmpatch.tools import cli, codes, listing, lock, retire
-from vlmpatch.tools.doctor import doctor
+from vlmpatch.tools.doctor import examination, views
 from vlmpatch.tools.explain import explain
 from vlmpatch.tools.view import ci
 from vlmpatch.tools.view.language import Words
@@ -100,9 +100,10 @@ def schemas(known: Catalog, folder: Path) -> Iterator[str]:
     with (folder / "log").open("rb") as stream:
         answer = explain.answer(stream, ours, SAY, None)
     here, _ = lock.here(known)
+    asked = examination.Asked(command="torchrun train.py")
     shown: dict[str, object] = {
         "explain --json": explain.data(answer, SAY),
-        "doctor --json": doctor.data(doctor.examine(known, doctor.Asked(command="torchrun train.py"), SAY)),
+        "doctor --json": views.data(examination.examine(known, asked, SAY)),
         "list --json": listing.data(ours),
         "lock --diff --json": lock.data(lock.Change(here, here, (Difference("added", "x", "", "y"),))),
         "retire --json": retire.data(ours),
@@ -172,7 +173,7 @@ def folder(world: World, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     (world.folder / "locked").write_text("#!/no/such/interpreter\n")
     (world.folder / "locked").chmod(0o755)
-    for name in [name for name in os.environ if doctor._tells(name)]:
+    for name in [name for name in os.environ if examination.tells(name)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HF_MODULES_CACHE", str(world.folder))
     monkeypatch.setenv("VLMPATCH_LOG", "warning")

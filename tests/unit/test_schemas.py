@@ -22,7 +22,7 @@ from vlmpatch.catalog.read import read
 from vlmpatch.lockfile.difference import KINDS, Difference
 from vlmpatch.lockfile.lock import Lock
 from vlmpatch.tools import cases, cli, codes, listing, lock, retire, schemas
-from vlmpatch.tools.doctor import doctor
+from vlmpatch.tools.doctor import examination, views
 from vlmpatch.tools.explain import explain, failures, pages
 from vlmpatch.tools.verify import elsewhere, table
 from vlmpatch.tools.verify.ending import Ending, Verdict
@@ -39,16 +39,6 @@ LAUNCHES = tomllib.loads((HERE / "launches.toml").read_text(encoding="utf-8"))["
 LOGS = sorted((HERE.parent / "logs").glob("*.log"))
 KNOWN = read(default_path())
 CASES = cases.read(KNOWN).known
-CHECKS = {name: Draft202012Validator(json.loads(schemas.text(name))) for name in schemas.NAMES}
-
-
-def check(name: str, data: Any) -> None:
-    """As it is printed: what JSON does not have (a tuple, a key that is a number) is not in the data."""
-    CHECKS[name].validate(json.loads(json.dumps(data)))
-
-
-def printed(capsys: pytest.CaptureFixture[str]) -> Any:
-    return json.loads(capsys.readouterr().out)
 
 
 def objects(schema: Any) -> Iterator[dict[str, Any]]:
@@ -62,12 +52,31 @@ def objects(schema: Any) -> Iterator[dict[str, Any]]:
             yield from objects(each)
 
 
+def strict(schema: Any) -> Any:
+    """Refuses keys that ``schema`` does not name: a reader's must let them pass, what is printed has none."""
+    for each in objects(schema):
+        each.setdefault("additionalProperties", False)
+    return schema
+
+
+CHECKS = {name: Draft202012Validator(strict(json.loads(schemas.text(name)))) for name in schemas.NAMES}
+
+
+def check(name: str, data: Any) -> None:
+    """As it is printed: what JSON does not have (a tuple, a key that is a number) is not in the data."""
+    CHECKS[name].validate(json.loads(json.dumps(data)))
+
+
+def printed(capsys: pytest.CaptureFixture[str]) -> Any:
+    return json.loads(capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("name", schemas.NAMES)
-def test_a_schema_is_one_and_lets_no_unknown_key_pass(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_schema_is_one_and_lets_a_new_key_pass(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["schema", name]) == 0
     schema = printed(capsys)
     Draft202012Validator.check_schema(schema)
-    assert all(each["additionalProperties"] is False for each in objects(schema))
+    assert all(each.get("additionalProperties") is not False for each in objects(schema))
     assert all(each["required"] == list(each["properties"]) for each in objects(schema))
 
 
@@ -100,8 +109,8 @@ def test_doctor_of_a_launch(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    asked = doctor.Asked(command=LAUNCHES[launch]["command"])
-    check("doctor", doctor.data(doctor.examine(KNOWN, asked, Words(language))))
+    asked = examination.Asked(command=LAUNCHES[launch]["command"])
+    check("doctor", views.data(examination.examine(KNOWN, asked, Words(language))))
 
 
 def test_doctor_of_all_states(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +128,8 @@ def test_doctor_of_all_states(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     world.patch(package, '{ fakelib = "one" }')
     model = world.folder / "config.json"
     model.write_text('{"model_type": "x", "auto_map": {}}')
-    asked = doctor.Asked(model=str(model), ds_config=str(world.folder / "none.json"))
-    data = doctor.data(doctor.examine(world.catalog(), asked, Words("en")))
+    asked = examination.Asked(model=str(model), ds_config=str(world.folder / "none.json"))
+    data = views.data(examination.examine(world.catalog(), asked, Words("en")))
     assert {"armed", "not needed", "off", "conflict", "failed"} <= {each["state"] for each in data["patches"]}
     check("doctor", data)
 
@@ -157,6 +166,14 @@ def test_explain_of_several_is_a_list(capsys: pytest.CaptureFixture[str]) -> Non
     check("explain", several)
     assert cli.main(["explain", "vision-input-grads", "--json"]) == 0
     assert printed(capsys)["about"] == "patch"
+
+
+def test_what_is_printed_has_no_key_that_the_schema_does_not_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["retire", "--json"]) == 0
+    data = {**printed(capsys), "new": 1}
+    Draft202012Validator(json.loads(schemas.text("retire"))).validate(data)
+    with pytest.raises(ValidationError, match="'new' was unexpected"):
+        check("retire", data)
 
 
 def test_list_and_retire(world: World, capsys: pytest.CaptureFixture[str]) -> None:

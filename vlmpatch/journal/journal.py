@@ -248,7 +248,7 @@ class Journal:
             return record
 
     def _hold_apart(self, patch: str, value: Override, what: str) -> None:
-        """A value of one set never covers what a patch of another has put there, be it a value or a layer.
+        """A value of one set never covers what a patch of another has put there, be it a value or a wrapper.
 
         Raises:
             Taken: it would.

@@ -54,7 +54,8 @@ def _report(asked: argparse.Namespace, say: Words) -> int:
 
         return explain(asked.what, catalog, say, asked.json)
     if asked.verb == "doctor":
-        from vlmpatch.tools.doctor.doctor import Asked, doctor
+        from vlmpatch.tools.doctor.doctor import doctor
+        from vlmpatch.tools.doctor.examination import Asked
 
         looked = Asked(asked.model or "", asked.ds_config or "", asked.command or "")
         view = "annotations" if asked.form else asked.view

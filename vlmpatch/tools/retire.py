@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from vlmpatch.catalog.model import Catalog, Entry, State
 from vlmpatch.gate import versions
-from vlmpatch.tools.doctor import doctor, verified
+from vlmpatch.tools.doctor import examination, verified
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
@@ -42,7 +42,7 @@ def retirement(catalog: Catalog) -> Retirement:
     """Hold the bounds of every patch that is needed here against what is installed."""
     spare = [
         status.id
-        for status in doctor.examine(catalog, revisions=False).patches
+        for status in examination.examine(catalog, revisions=False).patches
         if status.state is State.NOT_NEEDED
     ]
     newest = _newest()
