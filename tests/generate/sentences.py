@@ -18,6 +18,7 @@ SAID = {
     "vlmpatch/engine/outlook.py": {"Status": [2]},
     "vlmpatch/catalog/environment.py": {"Problem": [1, 2]},
     "vlmpatch/catalog/read.py": {"Problem": [1, 2], "_Invalid": [1, 2]},
+    "vlmpatch/lockfile/lock.py": {"Unreadable": [1, 2]},
 }
 RETURNED = {
     "vlmpatch/tools/doctor/verified.py": "sentence",
@@ -30,6 +31,8 @@ ASSIGNED = {
     "vlmpatch/engine/switches.py": ("BY_ENVIRONMENT", "UNDONE", "PAUSED"),
     "vlmpatch/catalog/environment.py": ("what", "remedy"),
     "vlmpatch/catalog/read.py": ("what",),
+    "vlmpatch/lockfile/lock.py": ("_AGAIN", "what"),
+    "vlmpatch/tools/view/usage.py": ("OF_ARGPARSE",),
 }
 
 
@@ -41,6 +44,8 @@ def words(node: ast.AST | None) -> Iterator[str]:
         yield "".join(str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values)
     elif isinstance(node, ast.IfExp):
         yield from (*words(node.body), *words(node.orelse))
+    elif isinstance(node, ast.Tuple):
+        yield from (each for value in node.elts for each in words(value))
     elif isinstance(node, ast.BoolOp):
         yield from (each for value in node.values for each in words(value))
 

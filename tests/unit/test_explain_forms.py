@@ -218,6 +218,19 @@ def test_what_watch_printed_leads_to_the_failure_it_names() -> None:
     assert said(line * 60_000 + WATCHED.encode() + line * 60_000) == "F6"
 
 
+def test_what_watch_found_without_a_failure_of_a_number_is_shown_whole() -> None:
+    found = (
+        "vlmpatch watch: gradients of zeros only: model.visual.patch_embed.proj.weight and 12 more. Likely "
+        "cause: what they feed adds nothing to the loss: no image in these batches, labels all masked, or a "
+        "part of the model that this task does not use\n"
+    )
+    text = explain.page(told(b"{'loss': 1.0}\n" + found.encode()), ENGLISH).text()
+    assert "the watch found what may train wrongly" in text
+    assert found.split()[-9:] == text.replace("(line 2)", "").split()[-9:]
+    assert "No error shows in it at all" not in text
+    assert said("vlmpatch watch: … F6".encode()) == "F6"
+
+
 def test_who_had_the_import_is_not_told_to_add_it() -> None:
     own = "vlmpatch [explicit-reentrant-warning]: use_reentrant=True was passed and stands.\n"
     line = "step done\n"

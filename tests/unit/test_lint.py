@@ -265,6 +265,44 @@ def test_lora_in_the_tower_with_the_reentrant_default() -> None:
     assert "L16" in of(f"torchrun {LORA} --deepspeed zero3 --freeze_vision_tower true --vision_lora true")
 
 
+FULL = "torchrun --nproc_per_node 8 train.py --gradient_checkpointing True"
+
+
+def test_the_reentrant_default_with_a_trained_tower_may_fail() -> None:
+    for engine, failure in (("", "F3"), ("--deepspeed zero2", "F1"), ("--deepspeed zero3", "F8")):
+        found = of(f"{FULL} {engine}")["L19"]
+        assert (found.severity, found.link.split()[-1], found.patches) == ("note", failure, ())
+        assert found.fix == NONREENTRANT
+        acting = around({failure: ("a", "b", "c", "d")})
+        fixed = of(f"{FULL} {engine}", given_=acting)["L19"].fix
+        assert fixed == f"nothing: vlmpatch fixes this ({failure}: a, b, c …)"
+    one = FULL.replace("nproc_per_node 8", "nproc_per_node 1")
+    for fine in (
+        f"{FULL} {NONREENTRANT}",
+        f"{FULL} --freeze_vision_tower true",
+        one,
+        f"{FULL} --fsdp full_shard",
+    ):
+        assert "L19" not in of(fine)
+    assert "L19" not in of(FULL, given_=around(transformers="5.1.0"))
+
+
+def test_a_launch_for_another_machine_is_judged_by_what_may_be_there() -> None:
+    """No torch, no transformers: what older ones do by default is said, and what ends it where it runs."""
+    ids = {"F3": ("gradient-checkpointing-default",), "F5": ("vision-input-grads",)}
+    nothing = Around(None, dict.fromkeys(INSTALLED), {}, Words("en"), ids)
+    ddp, zero2 = (of(f"torchrun {LORA} {engine}", given_=nothing) for engine in ("", "--deepspeed zero2"))
+    assert zero2["L16"].title == (
+        "Reentrant checkpointing, the default before transformers 5, leaves LoRA in a vision tower untrained."
+    )
+    assert zero2["L16"].fix.splitlines() == [NONREENTRANT, "import vlmpatch  # F5: vision-input-grads"]
+    assert (zero2["L16"].severity, zero2["L16"].patches) == ("warning", ())
+    assert ddp["L15"].fix.endswith("\nimport vlmpatch  # F3: gradient-checkpointing-default")
+    here = of(f"torchrun {LORA} --deepspeed zero2")["L16"]
+    assert here.title.startswith("Reentrant checkpointing, the default here,")
+    assert here.fix == NONREENTRANT
+
+
 @pytest.mark.parametrize(
     ("command", "severity", "failure"),
     [
@@ -287,6 +325,16 @@ def test_a_written_true_is_ended_where_a_patch_gives_the_inputs_a_gradient() -> 
     tower = of(f"torchrun {LORA} --deepspeed zero3 --use_reentrant true", given_=ending)["L01"]
     assert (tower.severity, tower.patches) == ("note", ("reentrant-checkpoint-inputs",))
     assert of(f"torchrun {LORA} --use_reentrant true", given_=ending)["L01"].severity == "warning"
+
+
+def test_a_written_true_that_can_only_end_the_run_is_overruled_where_that_patch_acts() -> None:
+    overruled = {failure: ("explicit-reentrant-warning",) for failure in ("F1", "F3")}
+    acting = around({**overruled, "F8": ("zero3-repeated-reduction",)})
+    found = of(f"torchrun {LORA} --use_reentrant true", given_=acting)["L01"]
+    assert (found.severity, found.patches) == ("note", ("explicit-reentrant-warning",))
+    for stage, by in (("zero2", "F1: explicit-reentrant-warning"), ("zero3", "F8: zero3-repeated-reduction")):
+        twice = of(f"torchrun train.py --deepspeed {stage} --use_reentrant true", given_=acting)["L01"]
+        assert (twice.severity, twice.fix) == ("note", f"nothing: vlmpatch fixes this ({by})")
 
 
 TRAINER = """

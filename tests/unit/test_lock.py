@@ -279,7 +279,7 @@ def test_whatever_is_written_is_read(
 def test_a_lock_twice_the_same_patch(tmp_path: Path) -> None:
     text = lock.text(made(x=Locked("x", A, {"m": B})))
     (tmp_path / "l").write_text(text + text[text.index("[[patch]]") :])
-    with pytest.raises(Unreadable, match="stands there twice"):
+    with pytest.raises(Unreadable, match="appears twice"):
         lock.read(str(tmp_path / "l"))
 
 

@@ -49,7 +49,17 @@ class Lock(NamedTuple):
 
 
 class Unreadable(Exception):
-    """A lock that cannot be used; the text names the file, the key and what to do."""
+    """A lock that cannot be used; the text names the file, the key and what to do.
+
+    Args:
+        where: the file and the key.
+        what: is wrong there.
+        remedy: what to do, in one sentence or two.
+    """
+
+    def __init__(self, where: str, what: str, remedy: str = _AGAIN) -> None:
+        super().__init__(f"{where}: {what}. {remedy}")
+        self.where, self.what, self.remedy = where, what, remedy
 
 
 def read(path: str) -> Lock:
@@ -65,9 +75,9 @@ def read(path: str) -> Lock:
     try:
         return parse(tomllib.loads(files.read(path, LARGEST)), path)
     except OSError as error:
-        raise Unreadable(f"{path}: cannot be read ({error.strerror}). {_AGAIN}") from error
+        raise Unreadable(path, f"cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"{path}: is not valid TOML: {error}. {_AGAIN}") from error
+        raise Unreadable(path, f"is not valid TOML: {error}") from error
 
 
 def parse(data: Mapping[str, Any], path: str) -> Lock:
@@ -78,16 +88,16 @@ def parse(data: Mapping[str, Any], path: str) -> Lock:
     """
     if data.get("schema") != SCHEMA:
         what = f"is {data.get('schema')!r}, and this vlmpatch reads {SCHEMA}"
-        raise Unreadable(f"{path}, schema: {what}. Install the vlmpatch that wrote it. {_AGAIN}")
+        raise Unreadable(f"{path}, schema", what, f"Install the vlmpatch that wrote it. {_AGAIN}")
     _known(data, {"schema", "vlmpatch", "packages", "sets", "patch"}, path)
     patches = data.get("patch", [])
     if not isinstance(patches, list):
-        raise Unreadable(f"{path}, patch: is not a list of tables. {_AGAIN}")
+        raise Unreadable(f"{path}, patch", "is not a list of tables")
     locked: dict[str, Locked] = {}
     for number, table in enumerate(patches, 1):
         each = _locked(table, f"{path}, patch number {number}")
         if each.id in locked:
-            raise Unreadable(f"{path}, patch {each.id!r}: stands there twice. {_AGAIN}")
+            raise Unreadable(f"{path}, patch {each.id!r}", "appears twice")
         locked[each.id] = each
     version = _string(data, "vlmpatch", r"\S{1,80}", path)
     sets = _strings(data, "sets", r"\S{1,80} \S{1,80}", path) if "sets" in data else {}
@@ -96,7 +106,7 @@ def parse(data: Mapping[str, Any], path: str) -> Lock:
 
 def _locked(table: object, where: str) -> Locked:
     if not isinstance(table, dict):
-        raise Unreadable(f"{where}: is not a table. {_AGAIN}")
+        raise Unreadable(where, "is not a table")
     _known(table, {*Locked._fields}, where)
     id_ = _string(table, "id", r"[a-z0-9/-]{1,200}", where)
     where = f"{where} ({id_})"
@@ -106,21 +116,21 @@ def _locked(table: object, where: str) -> Locked:
 
 def _known(table: Mapping[str, Any], keys: set[str], where: str) -> None:
     if unknown := table.keys() - keys:
-        raise Unreadable(f"{where}, {min(unknown)}: unknown key; known: {', '.join(sorted(keys))}. {_AGAIN}")
+        raise Unreadable(f"{where}, {min(unknown)}", f"unknown key; known: {', '.join(sorted(keys))}")
 
 
 def _string(table: Mapping[str, Any], key: str, form: str, where: str) -> str:
     value = table.get(key)
     if not isinstance(value, str) or not re.fullmatch(form, value):
-        said = "is missing" if value is None else f"cannot be {value!r}"
-        raise Unreadable(f"{where}, {key}: {said}. {_AGAIN}")
+        what = "is missing" if value is None else f"cannot be {value!r}"
+        raise Unreadable(f"{where}, {key}", what)
     return value
 
 
 def _strings(table: Mapping[str, Any], key: str, form: str, where: str) -> dict[str, str]:
     value = table.get(key)
     if not isinstance(value, dict):
-        raise Unreadable(f"{where}, {key}: is {'missing' if value is None else 'not a table'}. {_AGAIN}")
+        raise Unreadable(f"{where}, {key}", "is missing" if value is None else "is not a table")
     return {name: _string(value, name, form, f"{where}, {key}") for name in value}
 
 

@@ -7,10 +7,10 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from vlmpatch import __version__
 from vlmpatch.tools.schemas import NAMES
+from vlmpatch.tools.view import usage
 from vlmpatch.tools.view.language import LANGUAGES, Words, language
 from vlmpatch.tools.view.page import Page
 
@@ -102,8 +102,8 @@ def _language(given: Sequence[str]) -> str:
 def _parser(say: Words) -> argparse.ArgumentParser:
     spoken = argparse.ArgumentParser(add_help=False)
     spoken.add_argument("--lang", choices=LANGUAGES, help=say("the language; the locale's, if not given"))
-    style = _style(say)
-    parser = argparse.ArgumentParser(
+    style = usage.style(say)
+    parser = usage.parsers(say)(
         prog="python -m vlmpatch", description=_first(say).text(), formatter_class=style, parents=[spoken]
     )
     parser.add_argument("--version", action="version", version=f"vlmpatch {__version__}")
@@ -118,10 +118,10 @@ def _parser(say: Words) -> argparse.ArgumentParser:
             formatter_class=style,
             parents=[spoken],
         )
-        _translate(made, say)
+        usage.translate(made, say)
         return made
 
-    _translate(parser, say)
+    usage.translate(parser, say)
     explain = verb("explain", "what a log shows, or what a failure or a patch is", _EXPLAIN)
     what = say(
         "logs, folders of them, a pattern, what is piped in (-), a pasted message, a failure (F3), a patch id"
@@ -155,24 +155,6 @@ def _parser(say: Words) -> argparse.ArgumentParser:
     )
     schema.add_argument("name", choices=NAMES, help=say("the command"))
     return parser
-
-
-def _style(say: Words) -> type[argparse.HelpFormatter]:
-    class Style(argparse.RawDescriptionHelpFormatter):
-        def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
-            super().add_usage(usage, actions, groups, say("usage: ") if prefix is None else prefix)
-
-    return Style
-
-
-def _translate(made: argparse.ArgumentParser, say: Words) -> None:
-    """What argparse says of its own."""
-    made._positionals.title, made._optionals.title = say("positional arguments"), say("options")
-    for action in made._actions:
-        if isinstance(action, argparse._HelpAction):
-            action.help = say("show this and exit")
-        elif isinstance(action, argparse._VersionAction):
-            action.help = say("show the version and exit")
 
 
 def _doctor(made: argparse.ArgumentParser, say: Words) -> None:

@@ -89,7 +89,7 @@ def diff(catalog: Catalog, say: Words, path: str, other: str, view: str, form: s
         before = lockfile.read(path)
         after, statuses = (lockfile.read(other), {}) if other else here(catalog, before.packages)
     except Unreadable as error:
-        print(error, file=sys.stderr)
+        print(f"{error.where}: {say.told(f'{error.what}. {error.remedy}')}", file=sys.stderr)
         return 2
     reasons = {id_: status.reason for id_, status in statuses.items()}
     change = Change(before, after, tuple(compare(before, after, reasons)))

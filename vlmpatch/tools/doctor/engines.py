@@ -127,7 +127,11 @@ def _gib(size: int) -> str:
 
 def _verdict(judged: Understood, say: Words) -> str:
     if not judged.wrong:
-        return say("nothing known goes wrong")
+        notes = ", ".join(judged.notes)
+        return say(
+            "nothing known goes wrong for certain ({notes})" if notes else "nothing known goes wrong",
+            notes=notes,
+        )
     wrong = ", ".join(judged.wrong)
     if judged.left:
         return say("{wrong} without vlmpatch, {left} with it", wrong=wrong, left=", ".join(judged.left))

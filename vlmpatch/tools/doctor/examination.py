@@ -107,7 +107,9 @@ def examine(
         _with_record(expected[e.id].status, e, known, revisions) for e in catalog.entries.values()
     )
     model = read_model(asked.model) if asked.model else None
-    around = Around(None, known, _ending(catalog, patches), say)
+    acting = [status.id for status in patches if _acts(status)]
+    elsewhere_ = {} if known["torch"] else _ending(catalog, catalog.entries)
+    around = Around(None, known, _ending(catalog, acting), say, elsewhere_)
     known_failures = failures.every(catalog)
     broken = [*catalog.problems, *known_failures.problems, *ranges(catalog)]
     findings = [
@@ -127,7 +129,7 @@ def examine(
     grouped = groups(
         catalog,
         known_failures.known,
-        [status.id for status in patches if _acts(status)],
+        acting,
         {id_: finding.link.split()[-1] for finding in told.findings for id_ in finding.patches},
         told.launches,
         _named(model, told.launches),
@@ -298,11 +300,10 @@ def _launch(asked: Asked, around: Around) -> _Told:
     return _Told(tuple(read_from), seen if asked.command else None, tuple(told))
 
 
-def _ending(catalog: Catalog, patches: tuple[Status, ...]) -> dict[str, tuple[str, ...]]:
-    """The patches that will act here, by the failures they end; one that warns of a failure ends none."""
+def _ending(catalog: Catalog, ids: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The patches ``ids`` by the failures they end."""
     ending: dict[str, tuple[str, ...]] = {}
-    for status in patches:
-        if _acts(status) and not status.id.endswith("-warning"):
-            for failure in catalog.entries[status.id].failures:
-                ending[failure] = (*ending.get(failure, ()), status.id)
+    for id_ in ids:
+        for failure in catalog.entries[id_].failures:
+            ending[failure] = (*ending.get(failure, ()), id_)
     return ending

@@ -21,7 +21,7 @@ DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
 GONE_ON = 2  # steps reported after an exception: somebody has caught it
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
-_NAMED = re.compile(r"vlmpatch explain (F\d{1,3})\b")
+_NAMED = re.compile(r"(?<![\w.])(F\d{1,3})\b")
 _PACKAGES = re.compile(r"[^\s\"']{1,200}?[/\\](?:site|dist)-packages(?=[/\\])")
 # Where a rank waited, as squeezed: the number of the collective, then what it is.
 _COLLECTIVE = re.compile(r"worknccl\(seqnum=(\d{1,18}),(optype=\w{1,40}(?:,numelin=\d{1,18})?)")

@@ -266,6 +266,8 @@ _CUT = (
     "Its traceback is cut off before the exception. Below is the last frame; the lines after it are needed, "
     "down to the one that names the error:"
 )
+_FOUND = "Likely cause: "  # what a line of VLMPATCH_WATCH says of what is wrong
+_WATCHED = "No error shows either, but the watch found what may train wrongly, and says why:"
 _NO_TRACE = "It left no trace in that run: it was not active, or had nothing to say."
 _STILL = "It was active and the run failed all the same: VLMPATCH_LOG=info shows what it did. Until then:"
 
@@ -281,8 +283,12 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
         made.add(say(_INSTEAD.get(given.instead, "It is binary data, not text.")))
         return
     if first is None:
-        made.add(say("No error shows in it at all."))
-        _own_words(made, given, say)
+        found = [each for each in given.diagnosis.own if _FOUND in each.text]
+        made.add(say(_WATCHED if found else "No error shows in it at all."))
+        for each in found[:SHOWN]:
+            made.add(f"\t{printable(' '.join(each.text.split()), 600)} ({_place(given, each.at, say)})")
+        if not found:
+            _own_words(made, given, say)
         return
     made.add(say(_headline(given)))
     made.add()

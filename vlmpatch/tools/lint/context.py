@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vlmpatch.gate import versions
@@ -24,12 +25,14 @@ class Around(NamedTuple):
         installed: versions, by distribution.
         ending: the patches that act in this environment, by the failure that each ends.
         say: the language.
+        elsewhere: those of any environment, where there is no torch in this one.
     """
 
     model: Model | None
     installed: Mapping[str, str | None]
     ending: Mapping[str, tuple[str, ...]]
     say: Words
+    elsewhere: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
 
 def inside(around: Around, name: str, specifier: str) -> bool:
@@ -63,17 +66,40 @@ def known(
         fix: what ends it without vlmpatch.
         by: the patches that end it in this case; all that end ``failure`` where nothing is given.
     """
-    acting = {id_ for ids in around.ending.values() for id_ in ids}
-    patches = around.ending.get(failure, ()) if by is None else tuple(id_ for id_ in by if id_ in acting)
+    patches = _ending(around.ending, failure, by)
     severity = "note" if patches else "warning"
-    said = ended(around, failure, patches) if patches else fix
-    return Finding(code, severity, title, evidence, said, link(failure), patches)
+    return Finding(
+        code, severity, title, evidence, fixed_or(around, failure, fix, by), link(failure), patches
+    )
+
+
+def fixed_or(around: Around, failure: str, fix: str, by: tuple[str, ...] | None = None) -> str:
+    """That vlmpatch fixes ``failure`` where it does; else ``fix``, and what would where there is torch."""
+    if patches := _ending(around.ending, failure, by):
+        return ended(around, failure, patches)
+    if patches := _ending(around.elsewhere, failure, by):
+        line = "import vlmpatch  # {failure}: {patches}"
+        return f"{fix}\n{line.format(failure=failure, patches=_shown(patches))}".lstrip()
+    return fix
+
+
+def _ending(
+    ending: Mapping[str, tuple[str, ...]], failure: str, by: tuple[str, ...] | None
+) -> tuple[str, ...]:
+    if by is None:
+        return ending.get(failure, ())
+    acting = {id_ for ids in ending.values() for id_ in ids}
+    return tuple(id_ for id_ in by if id_ in acting)
 
 
 def ended(around: Around, failure: str, patches: tuple[str, ...]) -> str:
     """That nothing has to be done against ``failure``, and why."""
-    shown = ", ".join(patches[:_SHOWN]) + (" …" if len(patches) > _SHOWN else "")
-    return around.say("nothing: vlmpatch fixes this ({failure}: {patches})", failure=failure, patches=shown)
+    said = "nothing: vlmpatch fixes this ({failure}: {patches})"
+    return around.say(said, failure=failure, patches=_shown(patches))
+
+
+def _shown(patches: tuple[str, ...]) -> str:
+    return ", ".join(patches[:_SHOWN]) + (" …" if len(patches) > _SHOWN else "")
 
 
 def quote(given: Option) -> str:

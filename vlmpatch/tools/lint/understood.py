@@ -28,7 +28,7 @@ class Understood(NamedTuple):
         checkpointing: whether it is switched on.
         reentrant: what is said of ``use_reentrant``.
         model: its name.
-        notes: codes of what is worth knowing, and fails nothing.
+        notes: codes of what is worth knowing, or goes wrong only where the finding says.
         wrong: codes of what is known to go wrong with it, bare.
         ended: the patches that end it here, by code.
         left: codes of what goes wrong nevertheless.
@@ -108,11 +108,12 @@ def rows(seen: Understood, say: Words) -> list[tuple[str, str]]:
 
 
 def _judged(seen: Understood, say: Words) -> list[tuple[str, str]]:
-    """What goes wrong without vlmpatch, what of it is ended here, and what is left."""
+    """What goes wrong without vlmpatch, what of it is ended here, what is left, and what may go wrong."""
+    notes = [(say("Notes"), ", ".join(seen.notes))] if seen.notes else []
     if not seen.wrong:
-        return [(say("Goes wrong"), say("nothing known"))]
+        return [(say("Goes wrong"), say("nothing known for certain" if notes else "nothing known")), *notes]
     ended = "; ".join(f"{code}: {', '.join(patches[:3])}" for code, patches in seen.ended.items())
     judged = [(say("Goes wrong"), ", ".join(seen.wrong))]
     if ended:
         judged += [(say("Fixed by"), ended), (say("Left"), ", ".join(seen.left) or say("nothing known"))]
-    return judged
+    return judged + notes

@@ -38,8 +38,10 @@ def _told(english: str) -> str | None:
     literal, patterns = _table()
     if english in literal:
         return literal[english]
-    found = ((pattern.fullmatch(english), chinese) for pattern, chinese in patterns)
-    return next((chinese.format(*match.groups()) for match, chinese in found if match), None)
+    for pattern, chinese in patterns:
+        if match := pattern.fullmatch(english):
+            return chinese.format(*(literal.get(field, field) for field in match.groups()))
+    return None
 
 
 @functools.cache
