@@ -20,6 +20,13 @@ UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "This error indicates that your module has parameters that were not used in producing loss."
 )
+DEQUE = "IndexError: pop from an empty deque"
+VIEW = (
+    "RuntimeError: Output 0 of SliceBackward0 is a view and is being modified inplace. This view was created "
+    "inside a custom Function (or because an input was returned as-is)"
+)
+NO_IMAGES = "torch.cat(): expected a non-empty list of Tensors"
+INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape compatible with [256]"
 
 
 @pytest.mark.parametrize(
@@ -36,7 +43,7 @@ UNUSED = (
         ("Must flatten tensors with uniform requires_grad when use_orig_params=False", "F38"),
         (
             "ValueError: Must flatten tensors with uniform dtype but got torch.bfloat16 and torch.float32",
-            None,
+            "F73",
         ),
         (TRACE + FSDP + "RuntimeError: 'weight' must be 2-D", "F39"),
         ("accelerate, distributed_type: FSDP\nRuntimeError: 'weight' must be 2-D", "F39"),
@@ -94,6 +101,28 @@ UNUSED = (
         (UNUSED + " You can enable unused parameter detection by (1) passing the keyword argument", None),
         ('File "/x/mmf/trainers/core/training_loop.py", line 33, in training_loop\n' + UNUSED, None),
         (TRACE + 'File "/x/torch/nn/parallel/distributed.py", line 1775, in _pre_forward\n' + UNUSED, "F19"),
+        (
+            "RuntimeError: still have inflight params [{'id': 8, 'status': 'AVAILABLE', 'numel': 65536}]",
+            "F70",
+        ),
+        (TRACE + 'File "/x/zero/partitioned_param_coordinator.py", line 2, in f\n' + DEQUE, "F70"),
+        (TRACE + 'File "/x/service/queue.py", line 2, in take\n' + DEQUE, None),
+        (
+            "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of",
+            "F71",
+        ),
+        (
+            "A different number of tensors was saved during the original forward and recomputation.",
+            "F72",
+        ),
+        ("RuntimeError: Your training graph has changed in this iteration, e.g., one parameter", "F74"),
+        (TRACE + 'File "/x/qwen3_vl/modeling_qwen3_vl.py", line 1, in f\n' + VIEW, "F75"),
+        (TRACE + 'File "/x/unet/blocks.py", line 1, in f\n' + VIEW, None),
+        ("AttributeError: 'Parameter' object has no attribute 'ds_numel'", "F76"),
+        ("image_features = torch.cat(images)\nRuntimeError: " + NO_IMAGES, "F77"),
+        ("RuntimeError: " + NO_IMAGES, None),
+        ("zero3\nRuntimeError: Function SumBackward0 " + INVALID.format(0), "F26"),
+        ("zero3\nRuntimeError: Function SumBackward0 " + INVALID.format(7), None),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:
@@ -111,6 +140,20 @@ def test_texts(text: str, id_: str | None) -> None:
         ("lora_r=0\nUserWarning: None of the inputs have requires_grad=True.", "nothing-trained"),
         ("trainable params: 0 || all params: 9\n" + NO_GRAPH, "nothing-trained"),
         ('File "/x/mmf/trainers/core/training_loop.py", line 33, in f\n' + UNUSED, "unused-parameters"),
+        ("RuntimeError: Expected all tensors to be on the same device, but found two", "device-map"),
+        ("RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16", "dtype"),
+        ("RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same", "dtype"),
+        ("RuntimeError: x has been modified by an inplace operation: [torch.FloatTensor [4]]", "in-place"),
+        ("RuntimeError: Caught StopIteration in replica 1 on device 1.", "data-parallel"),
+        ("AssertionError: Check batch related parameters. train_batch_size is not", "configuration"),
+        (
+            "ValueError: Target modules {'x'} not found in the base model. Please check the target modules",
+            "lora-targets",
+        ),
+        (
+            "RuntimeError: Some tensors share memory, this will lead to duplicate memory on disk",
+            "shared-tensors",
+        ),
     ],
 )
 def test_causes_of_others_are_named_and_promise_no_import(text: str, id_: str) -> None:
@@ -137,6 +180,46 @@ def test_a_traceback_without_its_exception_is_cut_and_says_what_it_could_be() ->
     assert not of(CUT).perhaps
     assert said(CUT + READY) == "F3"
     assert said("UserWarning: None of the inputs have requires_grad=True.\n" + CUT) is None
+
+
+NARROW = 80
+
+
+def cut(text: str) -> str:
+    return "\n".join(line[:NARROW] for line in text.split("\n"))
+
+
+GENERATED = "    position_ids, rope_deltas = self.get_rope_index(\n"
+MASK = (
+    "IndexError: The shape of the mask [588] at index 0 does not match the shape of the indexed tensor [587]"
+)
+
+
+def test_a_pattern_with_numbers_is_known_by_what_is_left_of_a_line() -> None:
+    assert said(cut(TRACE + GENERATED + MASK + " index 0")) == "F30"
+    assert said(cut(TRACE + MASK + " index 0")) is None  # which numbers they were decides then
+    doubled = APART.format("1, 12, 171, 128", "1, 12, 342, 128").replace("{{", "{").replace("}}", "}")
+    assert said(cut(doubled)) == "F20"
+
+
+LOADED = (
+    "RuntimeError: Error(s) in loading state_dict for Qwen2VLForConditionalGeneration\n"
+    "\tsize mismatch for visual.blocks.3.mlp.up_proj.bias: copying a param with shape torch.Size([8]) from "
+    "checkpoint, the shape in current model is torch.Size([{}])."
+)
+
+
+def test_what_was_cut_before_it_decides_is_named_only() -> None:
+    found = of(cut(TRACE + LOADED.format(0)))
+    assert found.hit is None
+    assert [failure.id for failure in found.perhaps] == ["F24", "F25"]
+    assert said(TRACE + LOADED.format(0)) == "F24"
+    assert not of(TRACE + LOADED.format(9)).perhaps
+
+
+def test_a_line_is_as_wide_as_its_characters() -> None:
+    text = "训练时报错:The parameter 255 has already been reduced. Gradient computed twice for this partition"
+    assert said(cut(text)) == "F1"
 
 
 def test_two_ranks_on_one_line_are_two() -> None:

@@ -53,11 +53,18 @@ class Symptom(NamedTuple):
             return False
         if any(each.within(whole) for each in self.none):
             return False
-        if self.numbers and not any(map(RELATIONS[self.numbers], self.every[0].occurrences(whole))):
+        if self.numbers and not self._related(whole):
             return False
         if not self.frames or self.unconfirmed(squeezed):
             return True
         return any(each.within(whole) for each in self.frames)
+
+    def _related(self, whole: str) -> bool:
+        """Whether the numbers are as asked; where they were cut off, what else is asked for must be there."""
+        found = list(self.every[0].occurrences(whole))
+        if not found:
+            return any(each.within(whole) for each in self.some or self.frames)
+        return any(map(RELATIONS[self.numbers], found))
 
     def unconfirmed(self, squeezed: str) -> bool:
         """Whether frames are asked for, and the message came without any."""

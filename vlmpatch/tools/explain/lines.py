@@ -74,17 +74,21 @@ def _rejoined(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
             if number > first:
                 yield begin, _ended(held, full)
             held, begin = line, number
-        full = len(line) == width
+        full = _columns(line) == width
     yield begin, _ended(held, full)
 
 
 def _ended(line: bytes, full: bool) -> bytes:
-    return line + _CUT if full or len(line) in COLUMNS else line
+    return line + _CUT if full or _columns(line) in COLUMNS else line
 
 
 def broken_at(given: list[bytes]) -> int:
     """The width at which these lines were broken, or -1."""
-    width = max(map(len, given))
+    width = max(map(_columns, given))
     if not NARROWEST <= width <= WIDEST:
         return -1
-    return width if len({line for line in given if len(line) == width}) >= BROKEN else -1
+    return width if len({line for line in given if _columns(line) == width}) >= BROKEN else -1
+
+
+def _columns(line: bytes) -> int:
+    return len(line) if line.isascii() else len(line.decode("utf-8", errors="replace"))

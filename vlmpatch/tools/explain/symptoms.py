@@ -52,17 +52,37 @@ class Pattern(NamedTuple):
 
     def left_in(self, squeezed: str) -> bool:
         """Whether enough of the pattern stands before a place where a line was cut."""
-        if self.rest or CUT not in squeezed:
+        if CUT not in squeezed:
             return False
-        quote = self.head.rfind("'", 0, len(self.head) - 1)
-        least = max(LEFT, 6 * len(self.head) // 10, quote + NAMED)
-        at = squeezed.find(self.head[:least])
+        least = self._least()
+        short = self.head[: min(least, len(self.head))]
+        at = squeezed.find(short)
         while at >= 0:
-            end = squeezed.find(CUT, at, at + len(self.head))
-            if end >= 0 and self.head.startswith(squeezed[at:end]):
+            if self._left(squeezed, at) >= least:
                 return True
-            at = squeezed.find(self.head[:least], at + 1)
+            at = squeezed.find(short, at + 1)
         return False
+
+    def _least(self) -> int:
+        """How many of the pattern's own characters must be left: what tells it apart is among them."""
+        text = "".join((self.head, *(literal for _, literal in self.rest)))
+        quote = text.rfind("'", 0, len(text) - 1)
+        empty = text.rfind("[0]")
+        return max(LEFT, 6 * len(text) // 10, quote + NAMED, empty + 3 if empty >= 0 else 0)
+
+    def _left(self, squeezed: str, at: int) -> int:
+        """How many of its own characters stand from ``at`` to a cut; 0 where they do not end in one."""
+        kept, wildcard = 0, ""
+        for wildcard, literal in (("", self.head), *self.rest):
+            if wildcard == "#":
+                number = _NUMBERS.match(squeezed, at, at + RUN)
+                at = number.end() if number else at
+            ahead = at + (RUN if wildcard == "*" else 0)
+            found = squeezed.find(literal, at, ahead + len(literal))
+            if found < 0:
+                return kept + _before_cut(literal, squeezed[at : ahead + len(literal)], wildcard == "*", kept)
+            at, kept = found + len(literal), kept + len(literal)
+        return 0
 
     def _fits(self, squeezed: str, at: int) -> tuple[Numbers, ...] | None:
         found: list[Numbers] = []
@@ -79,6 +99,15 @@ class Pattern(NamedTuple):
                     return None
                 at += len(literal)
         return tuple(found)
+
+
+def _before_cut(literal: str, text: str, anywhere: bool, kept: int) -> int:
+    """How much of ``literal`` stands in ``text`` before a cut, or less than nothing where no cut ends it."""
+    for length in range(len(literal) - 1, -1, -1):
+        left = literal[:length] + CUT
+        if text.startswith(left) or (anywhere and left in text):
+            return length
+    return -kept
 
 
 def pattern(text: str) -> Pattern:
