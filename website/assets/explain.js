@@ -97,15 +97,17 @@
     return line.split("\n");
   }
 
+  const columns = (line) => line.replace(/[\x80-\xbf]/g, "").length;
+
   function brokenAt(given, known) {
-    const width = given.reduce((most, line) => Math.max(most, line.length), 0);
+    const width = given.reduce((most, line) => Math.max(most, columns(line)), 0);
     if (width < known.NARROWEST || width > known.WIDEST) return -1;
-    return new Set(given.filter((line) => line.length === width)).size >= known.BROKEN ? width : -1;
+    return new Set(given.filter((line) => columns(line) === width)).size >= known.BROKEN ? width : -1;
   }
 
   function rejoined(given, first, known) {
     const width = brokenAt(given, known);
-    const ended = (line, full) => (full || known.COLUMNS.includes(line.length) ? line + toBytes("…") : line);
+    const ended = (line, full) => (full || known.COLUMNS.includes(columns(line)) ? line + toBytes("…") : line);
     const made = [];
     let held = "", begin = first, full = false;
     given.forEach((line, index) => {
@@ -115,7 +117,7 @@
         if (index) made.push([begin, ended(held, full)]);
         [held, begin] = [line, first + index];
       }
-      full = line.length === width;
+      full = columns(line) === width;
     });
     made.push([begin, ended(held, full)]);
     return made;
@@ -296,14 +298,38 @@
     return !occurrences(pattern, text, known).next().done;
   }
 
-  function leftIn([head, ...rest], text, known) {
-    if (rest.length || !text.includes("…")) return false;
-    const quote = head.slice(0, head.length - 1).lastIndexOf("'");
-    const least = Math.max(known.LEFT, Math.floor((6 * head.length) / 10), quote + known.NAMED);
-    const beginning = head.slice(0, least);
+  function leastOf([head, ...rest], known) {
+    const text = [head, ...rest.map(([, literal]) => literal)].join("");
+    const quote = text.slice(0, text.length - 1).lastIndexOf("'"), empty = text.lastIndexOf("[0]");
+    return Math.max(known.LEFT, Math.floor((6 * text.length) / 10), quote + known.NAMED, empty >= 0 ? empty + 3 : 0);
+  }
+
+  function beforeCut(literal, text, anywhere, kept) {
+    for (let length = literal.length - 1; length >= 0; length -= 1) {
+      const left = literal.slice(0, length) + "…";
+      if (text.startsWith(left) || (anywhere && text.includes(left))) return length;
+    }
+    return -kept;
+  }
+
+  function leftAt([head, ...rest], text, at, known) {
+    let kept = 0;
+    for (const [wildcard, literal] of [["", head], ...rest]) {
+      if (wildcard === "#") at += (numbersAt(text, at, known) || "").length;
+      const ahead = at + (wildcard === "*" ? known.RUN : 0) + literal.length;
+      const found = text.slice(at, ahead).indexOf(literal);
+      if (found < 0) return kept + beforeCut(literal, text.slice(at, ahead), wildcard === "*", kept);
+      at += found + literal.length;
+      kept += literal.length;
+    }
+    return 0;
+  }
+
+  function leftIn(pattern, text, known) {
+    if (!text.includes("…")) return false;
+    const least = leastOf(pattern, known), beginning = pattern[0].slice(0, least);
     for (let at = text.indexOf(beginning); at >= 0; at = text.indexOf(beginning, at + 1)) {
-      const end = text.slice(0, at + head.length).indexOf("…", at);
-      if (end >= 0 && head.startsWith(text.slice(at, end))) return true;
+      if (leftAt(pattern, text, at, known) >= least) return true;
     }
     return false;
   }
@@ -336,13 +362,19 @@
     return Boolean(symptom.frames) && !squeezed.includes('file"') && !known.SYMPTOM_FRAME.test(squeezed);
   }
 
+  function related(symptom, whole, known) {
+    const found = [...occurrences(symptom.every[0], whole, known)];
+    if (found.length) return found.some(RELATIONS[symptom.numbers]);
+    return (symptom.some || symptom.frames || []).some((pattern) => within(pattern, whole, known));
+  }
+
   function fits(symptom, squeezed, known) {
     const whole = squeezed.replaceAll("…", "");
     const shows = (pattern) => within(pattern, whole, known) || leftIn(pattern, squeezed, known);
     if (!(symptom.every || []).every(shows)) return false;
     if (symptom.some && !symptom.some.some(shows)) return false;
     if ((symptom.none || []).some((pattern) => within(pattern, whole, known))) return false;
-    if (symptom.numbers && ![...occurrences(symptom.every[0], whole, known)].some(RELATIONS[symptom.numbers])) return false;
+    if (symptom.numbers && !related(symptom, whole, known)) return false;
     if (!symptom.frames || unconfirmed(symptom, squeezed, known)) return true;
     return symptom.frames.some((pattern) => within(pattern, whole, known));
   }

@@ -15,6 +15,7 @@ NARROWEST, WIDEST = 60, 200  # columns at which terminals and pagers break lines
 COLUMNS = (80, 100, 120)  # a single line of such a length may have been cut
 BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
 _CUT = "…".encode()
+_CONTINUING = bytes(range(0x80, 0xC0))
 _LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
 _ESCAPE = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/nrt]))')
 _WITHIN = re.compile(
@@ -91,4 +92,5 @@ def broken_at(given: list[bytes]) -> int:
 
 
 def _columns(line: bytes) -> int:
-    return len(line) if line.isascii() else len(line.decode("utf-8", errors="replace"))
+    """How many characters ``line`` has: the bytes of UTF-8 that begin one."""
+    return len(line.translate(None, _CONTINUING))

@@ -72,7 +72,7 @@ class Pattern(NamedTuple):
 
     def _left(self, squeezed: str, at: int) -> int:
         """How many of its own characters stand from ``at`` to a cut; 0 where they do not end in one."""
-        kept, wildcard = 0, ""
+        kept = 0
         for wildcard, literal in (("", self.head), *self.rest):
             if wildcard == "#":
                 number = _NUMBERS.match(squeezed, at, at + RUN)
