@@ -23,6 +23,7 @@ from vlmpatch.lockfile.lock import Lock, Locked, Unreadable
 from vlmpatch.lockfile.revision import Revisions
 from vlmpatch.support import log
 from vlmpatch.tools import lock as tool
+from vlmpatch.tools.doctor.examination import examine
 from vlmpatch.tools.view import ci
 from vlmpatch.tools.view.language import Words
 
@@ -340,6 +341,25 @@ def test_a_run_that_differs_is_refused_where_that_is_asked_for(stack: Stack, war
         sys.modules.pop("greeter", None)
         with pytest.raises(engine.PatchError, match=r"other versions: greeter 1\.1 for 1\.0"):
             greet(stack)
+
+
+@pytest.mark.parametrize(("strict", "severity"), [("", "warning"), ("1", "error")])
+def test_doctor_compares_before_a_training_does(
+    stack: Stack, strict: str, severity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(path: str) -> list[tuple[str, str, str]]:
+        monkeypatch.setenv("VLMPATCH_LOCK", path)
+        monkeypatch.setenv("VLMPATCH_STRICT", strict)
+        found = examine(stack.world.catalog()).findings
+        return [(each.severity, each.evidence, each.fix) for each in found if each.code == "D12"]
+
+    stack.lock()
+    assert told(stack.path) == []
+    stack.edit(stack.file, '"goodbye"', '"farewell"')
+    fix = f"python -m vlmpatch lock --diff --file {stack.path}"
+    assert told(stack.path) == [(severity, f"changed patches: {stack.id}", fix)]
+    ((found, evidence, fix),) = told("/no/such/lock")
+    assert (found, "/no/such/lock: cannot be read" in evidence, fix) == (severity, True, "")
 
 
 @pytest.mark.parametrize("strict", ["", "1"])

@@ -152,7 +152,8 @@ class Engine:
         from vlmpatch.lockfile.lock import Unreadable
 
         try:
-            return locked.sentence(path, locked.differences(path, self.catalog, self._unapplied()))
+            found = locked.outlooks(self.catalog, self._unapplied())
+            return locked.sentence(path, locked.differences(path, self.catalog, found))
         except Unreadable as error:
             return str(error)
 

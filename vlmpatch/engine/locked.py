@@ -6,7 +6,7 @@ processes that ask for it and import a target; nothing is said to other ranks.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from vlmpatch import __version__
 from vlmpatch.catalog.model import Catalog
@@ -22,7 +22,7 @@ def outlooks(catalog: Catalog, off: Collection[str]) -> dict[str, Outlook]:
 
     Args:
         catalog: what is known.
-        off: ids of patches that are switched off.
+        off: ids of patches that are not applied whatever the gate says: switched off, failed.
     """
     # By target: a target that several patches look at is read once.
     by_target = sorted(catalog.entries.values(), key=lambda entry: entry.targets)
@@ -30,7 +30,7 @@ def outlooks(catalog: Catalog, off: Collection[str]) -> dict[str, Outlook]:
     return {id_: found[id_] for id_ in catalog.entries}
 
 
-def differences(path: str, catalog: Catalog, off: Collection[str]) -> list[Difference]:
+def differences(path: str, catalog: Catalog, found: Mapping[str, Outlook]) -> list[Difference]:
     """How this process differs from the lock at ``path``.
 
     What waits for a module beside a script does not count: it depends on the folder a job is started in.
@@ -38,13 +38,12 @@ def differences(path: str, catalog: Catalog, off: Collection[str]) -> list[Diffe
     Args:
         path: of the lock.
         catalog: what is known.
-        off: ids of patches that are not applied whatever the gate says: switched off, failed.
+        found: what is to be expected of every patch.
 
     Raises:
         Unreadable: there is no such lock.
     """
     lock = read(path)
-    found = outlooks(catalog, off)
     here = lock_of(catalog, found, __version__, lock.packages)
     reasons = {id_: each.status.reason for id_, each in found.items()}
     return [each for each in compare(lock, here, reasons) if not each.waits]
@@ -52,13 +51,18 @@ def differences(path: str, catalog: Catalog, off: Collection[str]) -> list[Diffe
 
 def sentence(path: str, found: list[Difference]) -> str:
     """All of it in one message; nothing where there is nothing."""
-    kinds = [(words, [each for each in found if each.kind == kind]) for kind, words in _WORDS.items()]
-    said = "; ".join(f"{words}: {_named(some)}" for words, some in kinds if some)
+    said = "; ".join(f"{words}: {names}" for words, names in by_kind(found))
     more = f"`python -m vlmpatch lock --diff --file {path}` says why; without --diff it writes it anew"
     return f"what is applied here is not what {path} has: {said}. {more}" if said else ""
 
 
-_WORDS = {
+def by_kind(found: list[Difference]) -> list[tuple[str, str]]:
+    """What a kind of difference is called, and the names of those of that kind."""
+    kinds = [(words, [each for each in found if each.kind == kind]) for kind, words in KINDS.items()]
+    return [(words, _named(some)) for words, some in kinds if some]
+
+
+KINDS = {
     "package": "other versions",
     "set": "other patch sets",
     "added": "applied and not in it",

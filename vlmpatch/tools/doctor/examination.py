@@ -8,15 +8,17 @@ that trains (``vlmpatch.status()`` there, or VLMPATCH_LOG=info).
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vlmpatch.catalog import environment, sets
 from vlmpatch.catalog.model import Catalog, Entry, PatchSet, Problem, State, Status
-from vlmpatch.engine.locked import outlooks
-from vlmpatch.engine.outlook import waits
+from vlmpatch.engine import locked
+from vlmpatch.engine.outlook import Outlook, waits
 from vlmpatch.gate.verdict import ranges
+from vlmpatch.lockfile.lock import Unreadable
 from vlmpatch.tools.doctor import engines, installation, models, remote, verified
 from vlmpatch.tools.doctor.acting import Group, groups
 from vlmpatch.tools.doctor.engines import Choice
@@ -102,7 +104,7 @@ def examine(
     others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
     packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
     known = {name: found.version for name, found in packages.items()}
-    expected = outlooks(catalog, chosen.disable)
+    expected = locked.outlooks(catalog, chosen.disable)
     patches = tuple(
         _with_record(expected[e.id].status, e, known, revisions) for e in catalog.entries.values()
     )
@@ -120,6 +122,7 @@ def examine(
         *_copies(packages, say),
         *_unused(catalog, say),
         *_altered(installation.compare(), say),
+        *_unlocked(chosen, catalog, expected, say),
         *_remote(remote.cache(os.environ), around, "D06"),
         *_model(model, around),
     ]
@@ -238,6 +241,23 @@ def _altered(files: installation.Comparison, say: Words) -> Iterator[Finding]:
         title = say("Files of vlmpatch are not as they were installed.")
         fix = "pip install --force-reinstall --no-deps vlmpatch"
         yield Finding("D10", "error", title, say.told(files.sentence()), fix)
+
+
+def _unlocked(
+    chosen: environment.Settings, catalog: Catalog, expected: Mapping[str, Outlook], say: Words
+) -> Iterator[Finding]:
+    """What VLMPATCH_LOCK would warn of in a training, or refuse under VLMPATCH_STRICT."""
+    if not chosen.lock:
+        return
+    fix = f"python -m vlmpatch lock --diff --file {shlex.quote(chosen.lock)}"
+    try:
+        kinds = locked.by_kind(locked.differences(chosen.lock, catalog, expected))
+        seen = "; ".join(f"{say(words)}: {names}" for words, names in kinds)
+    except Unreadable as error:
+        seen, fix = str(error), ""
+    if seen:
+        title = say("What acts here is not what VLMPATCH_LOCK names.")
+        yield Finding("D12", "error" if chosen.strict else "warning", title, seen, fix)
 
 
 def _remote(folder: str, around: Around, kind: str) -> Iterator[Finding]:
