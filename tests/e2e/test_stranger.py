@@ -80,6 +80,9 @@ def test_from_a_wheel_to_the_next(tmp_path: Path) -> None:
     subject = "vlmpatch 0.2.0 → 0.2.1: 1 patches more, 0 fewer, 0 changed, 0 versions"
     assert (told.rc, told.output.splitlines()[0]) == (1, subject), told
     assert "- one-patch-more: What a later release has besides. (transformers 4.57.6; will be" in told.output
+    warned = json.loads(run("-m", "vlmpatch", "doctor", "--json", VLMPATCH_LOCK="vlmpatch.lock").output)
+    (unlike,) = [each for each in warned["findings"] if each["code"] == "D12"]
+    assert unlike["evidence"] == "applied and not in it: one-patch-more"
     assert "applied and not in it: one-patch-more" in run(*TRAIN).output
     assert run("-m", "vlmpatch", "lock").rc == 0
     assert run(*TRAIN).rc == 0
