@@ -177,7 +177,7 @@ def test_slurm_starts_a_launcher_with_vlmpatch_on_every_node(job: Job, tmp_path:
     done = job()
     assert done.returncode == 0, done.stdout + done.stderr
     digests, *launched = done.stdout.splitlines()
-    assert digests.split()[0] == "2"  # one line for both nodes
+    assert digests.split()[0] == "2", done  # one line for both nodes
     words = "--nnodes 2 --nproc_per_node 1 --rdzv_backend c10d --rdzv_id 7 --rdzv_endpoint localhost:"
     assert len(launched) == 2
     assert all(

@@ -35,7 +35,8 @@ def doctor(
     elif view == "markdown":
         print(markdown(findings, say))
     elif view == "digest":
-        print(digest(findings))
+        # In one write: nodes that share an output must not share a line.
+        sys.stdout.write(f"{digest(findings)}\n")
     elif view == "annotations":
         made = remarks(findings.findings, asked)
         if made or form in ci.WHOLE:
