@@ -25,6 +25,8 @@ except ImportError:
 
 
 class Engine(Protocol):
+    def outputs(self, batch: Batch) -> Any: ...
+
     def forward(self, batch: Batch) -> torch.Tensor: ...
 
     def backward(self, loss: torch.Tensor) -> None: ...
@@ -67,8 +69,12 @@ class Averaged:
         self.trainable = [p for p in model.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(cell, self.trainable)
 
+    def outputs(self, batch: Batch) -> Any:
+        """All that the model puts out."""
+        return self.model(**batch)
+
     def forward(self, batch: Batch) -> torch.Tensor:
-        loss: torch.Tensor = self.model(**batch).loss
+        loss: torch.Tensor = self.outputs(batch).loss
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -120,9 +126,9 @@ class Plain(Averaged):
         super().__init__(cell, model)
         self.parts = WORLD * cell.accumulation
 
-    def forward(self, batch: Batch) -> torch.Tensor:
+    def outputs(self, batch: Batch) -> Any:
         forget(self.model)
-        return super().forward(batch)
+        return super().outputs(batch)
 
     def backward(self, loss: torch.Tensor) -> None:
         if loss.requires_grad:  # a text, where nothing but the projector is trained, adds nothing
@@ -131,7 +137,7 @@ class Plain(Averaged):
     def step(self, last: bool = True) -> None:
         if last and self.cell.engine == "plain_zeros":
             for parameter in self.trainable:
-                if parameter.grad is None:
+                if parameter.grad is None and parameter.requires_grad:
                     parameter.grad = torch.zeros_like(parameter)
         super().step(last)
 
@@ -254,8 +260,11 @@ class DeepSpeed:
         trainable = [p for p in model.parameters() if p.requires_grad]
         self.engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config)[0]
 
+    def outputs(self, batch: Batch) -> Any:
+        return self.engine(**batch)
+
     def forward(self, batch: Batch) -> torch.Tensor:
-        loss: torch.Tensor = self.engine(**batch).loss
+        loss: torch.Tensor = self.outputs(batch).loss
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:

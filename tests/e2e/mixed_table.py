@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.lab import cells, envs, pages, table
+from tests.lab import cells, envs, grid, pages
 from tests.lab.cells import Result
+from tests.lab.grid import Found
 from vlmpatch_lab.cell import Cell
 
 STORE = pages.ROOT / "data" / "mixed.csv"
@@ -33,8 +34,7 @@ TUNINGS: dict[str, dict[str, Any]] = {
 }
 UNUSED = "Expected to have finished reduction"
 WHAT = ("stack", "kind", "tuning", "pattern")
-COLUMNS = (*WHAT, *ENGINES)
-Found = dict[tuple[str, ...], dict[str, str]]  # WHAT -> engine -> word
+GRID = grid.Grid(STORE, WHAT, ENGINES, "python -m tests.e2e.mixed_table STACK")
 
 
 def verdict(result: Result) -> str:
@@ -64,24 +64,6 @@ def never_used(stack: str, ran: list[tuple[Cell, Result]]) -> set[Cell]:
     return {cell for cell, with_images in images.items() if UNUSED in (bare[with_images.id].error or "")}
 
 
-def read(path: Path = STORE) -> Found:
-    """What was run.
-
-    Raises:
-        table.Broken: the file is not whole.
-    """
-    lines = table.read(path, COLUMNS, "python -m tests.e2e.mixed_table STACK")
-    return {
-        tuple(line[name] for name in WHAT): {engine: line[engine] for engine in ENGINES if line[engine]}
-        for _, line in lines
-    }
-
-
-def save(found: Found, path: Path = STORE) -> None:
-    lines = [(*what, *(words.get(engine, "") for engine in ENGINES)) for what, words in sorted(found.items())]
-    table.write(path, COLUMNS, lines)
-
-
 def shown(found: Found) -> str:
     rows = ["| | " + " | ".join(ENGINES) + " |", "|---" * (len(ENGINES) + 1) + "|"]
     for what, engines in sorted(found.items()):
@@ -98,7 +80,7 @@ def page(language: str) -> Path:
 
 def filled(language: str) -> str:
     """The page as the record has it."""
-    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read()))
+    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(GRID.read()))
 
 
 def main() -> None:
@@ -109,7 +91,7 @@ def main() -> None:
     parser.add_argument("--tunings", default="full,lora")
     parser.add_argument("--patterns", default="alternating")
     asked = parser.parse_args()
-    found = read()
+    found = GRID.read()
     options = (asked.kinds, asked.engines, asked.tunings, asked.patterns)
     names: dict[Cell, tuple[str, ...]] = {}
     for kind, engine, tuning, pattern in itertools.product(*(text.split(",") for text in options)):
@@ -122,7 +104,7 @@ def main() -> None:
         word = "unused" if cell in unused else verdict(result)
         found.setdefault(names[cell], {})[cell.engine] = word
         print(f"{word:8}{result}", flush=True)
-    save(found)
+    GRID.save(found)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.lab import grid
 from tests.mishaps import table
 from tests.mishaps.cell import ACCUMULATION, ENGINES, MISHAPS, Cell
 
@@ -18,7 +19,7 @@ FEW = (
     *("overflow-in-loss:zero2_fp16:2", "resumed:zero2:2", "saved:zero3:2"),
     *("frozen:zero2:1", "frozen:zero3_offload:1", "through-another:zero3:1"),
 )
-STACKS = sorted({stack for stack, *_ in table.read()})
+STACKS = sorted({stack for stack, *_ in table.GRID.read()})
 
 
 def test_a_few_end_right(tmp_path: Path) -> None:
@@ -37,8 +38,8 @@ def not_right(cell: Cell, bare: table.Report, patched: table.Report) -> bool:
 def test_all_are_as_recorded(stack: str, tmp_path: Path) -> None:
     """``data/mishaps.csv`` holds, and in it nothing that is right without vlmpatch is otherwise with it."""
     ran = table.run(stack, table.cells_of(MISHAPS, ENGINES, ACCUMULATION), tmp_path)
-    recorded = table.read()
+    recorded = table.GRID.read()
     for cell, bare, patched in ran:
         said = table.word(cell, bare, patched)
         assert said == recorded[stack, cell.mishap, str(cell.accumulation)][cell.engine], str(cell)
-        assert said not in table.HARM, str(cell)
+        assert said not in grid.HARM, str(cell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bench import at_size, zero3_gather, zero_step
+from tests.axes import table as axes
 from tests.e2e import mixed_long, mixed_table
 from tests.generate import codes, failures, figures, launches, patches, readme
 from tests.lab import families, pages
@@ -30,6 +31,7 @@ def wanted() -> dict[Path, str]:
             mixed_long.page(language): zero_step.filled(language, mixed_long.filled(language)),
             zero3_gather.page(language): zero3_gather.filled(language),
             mishaps.page(language): mishaps.filled(language),
+            axes.page(language): axes.filled(language),
             readme.PAGES[language]: at_size.filled(language, readme.filled(language)),
         }
     return made

@@ -67,18 +67,19 @@ def run(
     env: Mapping[str, str] | None = None,
     models: Mapping[str, Path] | None = None,
     limit: float = LIMIT,
+    trainers: str = "tests.lab.trainers",
 ) -> dict[str, Result]:
     """Run ``cells`` in one process of ``stack``; returns the result of each by its id.
 
     ``models`` are checkpoints of the caller's own; without them those of the lab are made. ``limit`` is the
-    seconds that a cell may take.
+    seconds that a cell may take, ``trainers`` the module that knows the cells whose ``trainer`` is set.
     """
     cells = list(dict.fromkeys(cells))
     models = models or launch.checkpoints(stack, sorted({cell.kind for cell in cells}))
     out.mkdir(parents=True, exist_ok=True)
     write_cells(out / "cells.json", cells)
     command: list[str | Path] = ["python", "-m", "vlmpatch_lab.run", out / "cells.json", "--out", out]
-    command += ["--trainers", "tests.lab.trainers"] if any(cell.trainer for cell in cells) else []
+    command += ["--trainers", trainers] if any(cell.trainer for cell in cells) else []
     command += ["--patched"] if patched else []
     command += ["--reference", reference] if reference else []
     command += ["--models", *(f"{kind}={folder}" for kind, folder in models.items())]

@@ -2,9 +2,9 @@
 
     python -m tests.lab.modes --out LINES [--only Llama,Gemma3n] [--patched]
 
-runs inside a stack, imports every model of transformers once and forks a process for each class. What is
-right is the function of evaluation mode: with dropout at zero and batch norms as they evaluate, training
-computes the same one, whatever recomputes it.
+runs inside a stack, imports every model of transformers once and forks a process for each class that LINES
+does not have yet. What is right is the function of evaluation mode: with dropout at zero and batch norms as
+they evaluate, training computes the same one, whatever recomputes it.
 """
 
 from __future__ import annotations
@@ -297,6 +297,11 @@ def _judge(kind: Any, out: Path, rank: int, port: int) -> None:
     out.write_text(json.dumps(judged(kind)))
 
 
+def lines_of(path: Path) -> list[dict[str, str]]:
+    """What is in ``path`` so far."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.lab.modes")
     parser.add_argument("--out", type=Path, required=True, help="a line of JSON for each class goes here")
@@ -306,8 +311,11 @@ def main() -> None:
     if asked.patched:
         importlib.import_module("vlmpatch")
     run: Callable[..., list[int | None]] = forks.run
-    with asked.out.open("w") as lines:
+    done = {line["class"] for line in lines_of(asked.out)}
+    with asked.out.open("a") as lines:
         for kind in classes([name for name in asked.only.split(",") if name]):
+            if kind.__name__ in done:
+                continue
             one = asked.out.with_name(f"{kind.__name__}.json")
             (code,) = run(_judge, kind, one, world=1, port=0, limit=LIMIT)
             found = json.loads(one.read_text()) if code == 0 else {"not made": f"ended with {code}"}

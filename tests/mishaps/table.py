@@ -13,25 +13,22 @@ import itertools
 import json
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.lab import envs, launch, pages, table
+from tests.lab import envs, grid, launch, pages
+from tests.lab.grid import Found
 from tests.mishaps.cell import ACCUMULATION, ENGINES, MISHAPS, Cell
 from tests.mishaps.run import LIMIT
 
 STORE = pages.ROOT / "data" / "mishaps.csv"
 BEGIN = "<!-- written by tests.mishaps.table -->"
 WHAT = ("stack", "mishap", "accumulation")
-COLUMNS = (*WHAT, *ENGINES)
+GRID = grid.Grid(STORE, WHAT, ENGINES, "python -m tests.mishaps.table STACK")
 START = 120.0  # seconds the import of a stack may take on a loaded machine
 RIGHT, LOW = 1e-5, 2e-2  # of what moved most; LOW in half precision, against a measure in float32
-HARM = ("harmed", "worse")
-WORDS = ("=", "mended", "wrong", "ends", "ends now", *HARM)
 Report = dict[str, Any]
-Found = dict[tuple[str, ...], dict[str, str]]  # WHAT -> engine -> word
 
 
 def is_right(cell: Cell, report: Report) -> bool:
@@ -43,13 +40,8 @@ def is_right(cell: Cell, report: Report) -> bool:
 def word(cell: Cell, bare: Report, patched: Report) -> str:
     """What vlmpatch makes of it, in a word: the table's page says what each means."""
     before, after = is_right(cell, bare), is_right(cell, patched)
-    if before:
-        return "=" if after and patched["same"] else "harmed"
-    if after:
-        return "mended"
-    if "error" in bare:
-        return "ends" if "error" in patched else "worse"
-    return "ends now" if "error" in patched else "wrong"
+    after = after and (patched["same"] or not before)
+    return grid.word(before, after, ended="error" in bare, ends="error" in patched)
 
 
 def run(
@@ -89,41 +81,10 @@ def _reports(
     return {report["cell"]: report for report in lines}
 
 
-def read(path: Path = STORE) -> Found:
-    """What was run.
-
-    Raises:
-        table.Broken: the file is not whole.
-    """
-    lines = table.read(path, COLUMNS, "python -m tests.mishaps.table STACK")
-    return {
-        tuple(line[name] for name in WHAT): {engine: line[engine] for engine in ENGINES if line[engine]}
-        for _, line in lines
-    }
-
-
-def save(found: Found, path: Path = STORE) -> None:
-    lines = [(*what, *(words.get(engine, "") for engine in ENGINES)) for what, words in sorted(found.items())]
-    table.write(path, COLUMNS, lines)
-
-
 def shown(found: Found) -> str:
     """One row a mishap; in each cell the words of all stacks and accumulations, those that are many first."""
-    body = []
-    for mishap in MISHAPS:
-        counts = {engine: Counter[str]() for engine in ENGINES}
-        for (_, name, _), words in found.items():
-            if name == mishap:
-                for engine, said in words.items():
-                    counts[engine][said] += 1
-        body.append([f"`{mishap}`", *(_counted(counts[engine]) for engine in ENGINES)])
+    body = [[f"`{mishap}`", *grid.of_one(found, 1, mishap, ENGINES)] for mishap in MISHAPS]
     return pages.table(["", *ENGINES], body)
-
-
-def _counted(counts: Counter[str]) -> str:
-    if len(counts) < 2:
-        return "".join(counts)
-    return ", ".join(f"{said} {number}" for said, number in counts.most_common())
 
 
 def page(language: str) -> Path:
@@ -133,7 +94,7 @@ def page(language: str) -> Path:
 
 def filled(language: str) -> str:
     """The page as the record has it."""
-    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read()))
+    return pages.filled(page(language).read_text("utf-8"), BEGIN, shown(GRID.read()))
 
 
 def cells_of(mishaps: Iterable[str], engines: Iterable[str], accumulation: Iterable[int]) -> list[Cell]:
@@ -153,16 +114,16 @@ def main() -> int:
     accumulation = map(int, asked.accumulation.split(","))
     cells = cells_of(asked.mishaps.split(","), asked.engines.split(","), accumulation)
     out, env = Path(tempfile.mkdtemp(prefix="mishaps-")), {"VLMPATCH_DISABLE": asked.without}
-    found, harmed = read(), 0
+    found, harmed = GRID.read(), 0
     for cell, first, then in run(asked.stack, cells, out, env):
         said = word(cell, first, then)
-        harmed += said in HARM
+        harmed += said in grid.HARM
         found.setdefault((asked.stack, cell.mishap, str(cell.accumulation)), {})[cell.engine] = said
         print(
             f"{said:8} {cell}\n         bare    {ending(first)}\n         patched {ending(then)}", flush=True
         )
     if not asked.without:
-        save(found)
+        GRID.save(found)
     return 1 if harmed else 0
 
 

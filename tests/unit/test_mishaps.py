@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.lab import grid
 from tests.mishaps import table
 from tests.mishaps.cell import ACCUMULATION, ENGINES, MISHAPS, PLAIN, Cell
 
@@ -52,15 +53,15 @@ def test_what_is_right_runs_in_one_process() -> None:
 
 
 def test_nothing_on_record_is_harmed() -> None:
-    found = table.read()
+    found = table.GRID.read()
     assert found
     words = {word for engines in found.values() for word in engines.values()}
-    assert words <= set(table.WORDS) - set(table.HARM)
+    assert words <= set(grid.WORDS) - set(grid.HARM)
 
 
 def test_everything_is_on_record() -> None:
-    stacks = {stack for stack, *_ in table.read()}
-    found = {(what, engine) for what, engines in table.read().items() for engine in engines}
+    stacks = {stack for stack, *_ in table.GRID.read()}
+    found = {(what, engine) for what, engines in table.GRID.read().items() for engine in engines}
     for cell in table.cells_of(MISHAPS, ENGINES, ACCUMULATION):
         for stack in stacks:
             assert ((stack, cell.mishap, str(cell.accumulation)), cell.engine) in found

@@ -1,0 +1,121 @@
+"""What one rank sees in one micro-batch: one function a kind, to batches with their shares of the loss.
+
+One process without an engine is the measure; where a row says so it sees singly what a rank sees at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tests.axes.rows import STEPS
+from vlmpatch_lab.cell import WORLD
+from vlmpatch_lab.samples import IGNORED, Batch
+
+if TYPE_CHECKING:
+    from tests.axes.training import Training
+
+Shares = list[tuple[float, Batch]]
+Data = Callable[["Training", int, int, int], Shares]
+
+
+def number(training: Training, step: int, micro: int, rank: int) -> int:
+    """A row that no other rank, micro-batch or step begins with."""
+    return ((step * training.cell.accumulation + micro) * WORLD + rank) * 2
+
+
+def images(training: Training, step: int, micro: int, rank: int) -> Shares:
+    return [(1.0, training.samples.image(number(training, step, micro, rank)))]
+
+
+def counted(batch: Batch) -> int:
+    """The labels of a batch that count for its loss."""
+    return int((batch["labels"][:, 1:] != IGNORED).sum())
+
+
+def several(training: Training, step: int, micro: int, rank: int) -> list[Batch]:
+    first = number(training, step, micro, rank)
+    return [training.samples.image(first), training.samples.image(first + 1)]
+
+
+def singly(rows: list[Batch]) -> Shares:
+    """Each by itself, its share that of its labels."""
+    total = sum(map(counted, rows))
+    return [(counted(row) / total, row) for row in rows]
+
+
+def packed(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """Two rows behind one another, told apart by positions that begin again."""
+    rows = several(training, step, micro, rank)
+    if training.measures:
+        return singly(rows)
+    labels = [torch.cat([row["labels"].new_full((1, 1), IGNORED), row["labels"][:, 1:]], 1) for row in rows]
+    positions = [torch.arange(row["input_ids"].shape[1]) for row in rows]
+    whole = {"input_ids": torch.cat([row["input_ids"] for row in rows], 1)}
+    return [(1.0, {**whole, "labels": torch.cat(labels, 1), "position_ids": torch.cat(positions)[None]})]
+
+
+def padded(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """Two rows of different lengths in one batch."""
+    rows = several(training, step, micro, rank)
+    return singly(rows) if training.measures else [(1.0, batch_of(rows))]
+
+
+def batch_of(rows: list[Batch]) -> Batch:
+    """Rows filled up on the right, with a mask that says so."""
+    longest = max(row["input_ids"].shape[1] for row in rows)
+    filling = {"labels": IGNORED}
+
+    def column(name: str) -> torch.Tensor:
+        parts = [row[name] for row in rows]
+        if parts[0].shape != rows[0]["input_ids"].shape:
+            return torch.cat(parts)
+        fill = filling.get(name, 0)
+        return torch.cat(
+            [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=fill) for part in parts]
+        )
+
+    return {name: column(name) for name in rows[0]}
+
+
+def videos(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """A video on one rank, an image on the other."""
+    batch = training.samples.image(number(training, step, micro, rank))
+    return [(1.0, as_video(training.model, batch) if (step + micro + rank) % 2 else batch)]
+
+
+def as_video(model: Any, batch: Batch) -> Batch:
+    """The same picture as a video of one moment."""
+    names = {"pixel_values": "pixel_values_videos", "image_grid_thw": "video_grid_thw"}
+    config, made = model.config, {names.get(name, name): value for name, value in batch.items()}
+    for name in ("input_ids", "labels"):
+        made[name] = made[name].masked_fill(made[name] == config.image_token_id, config.video_token_id)
+    if "mm_token_type_ids" in made:
+        made["mm_token_type_ids"] = made["mm_token_type_ids"] * 2
+    return made
+
+
+def empty(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """No label counts on one rank in the second step."""
+    batch = training.samples.image(number(training, step, micro, rank))
+    if step == 1 and rank == 1:
+        batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    return [(1.0, batch)]
+
+
+def uneven(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """Two rows a rank, and of the last ones rank 1 has but one."""
+    rows = several(training, step, micro, rank)
+    return [(1.0, batch_of(rows[:1] if step == STEPS - 1 and rank else rows))]
+
+
+DATA: dict[str, Data] = {
+    "images": images,
+    "packed": packed,
+    "padded": padded,
+    "videos": videos,
+    "empty": empty,
+    "uneven": uneven,
+}

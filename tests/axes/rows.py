@@ -1,0 +1,117 @@
+"""The table of axes as data: what a training does otherwise than the plain one. ``training.py`` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from vlmpatch_lab.cell import Cell
+
+ENGINES = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
+ZERO = ("zero1", "zero2", "zero3")
+TORCH = ("ddp", "fsdp1", "fsdp2")
+STEPS = 3
+# A unit of FSDP1 that is used gives a zero to what is not used within it, one that is not used gives nothing:
+# AdamW's weight decay would tell them apart.
+OPTIMIZERS = {"fsdp1": "sgd"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One training; what it does not say is that of the plain one: a Qwen2-VL, full, checkpointing on."""
+
+    group: str
+    adapter: str = ""  # of adapters.py
+    objective: str = "sft"  # of objectives.py
+    memory: str = "default"  # of memory.py
+    between: str = ""  # of lifecycle.py: what the script does between two steps
+    data: str = "images"  # of data.py
+    cell: Mapping[str, Any] = field(default_factory=dict)  # fields of the lab's Cell
+    low: bool = False  # of half precision: held to less
+    engines: tuple[str, ...] = ENGINES  # under which it says anything
+    text: bool = False  # a Llama instead
+
+
+def _low(dtype: str = "float32", **more: Any) -> dict[str, Any]:
+    """SGD, which shows the size of a gradient."""
+    return {"dtype": dtype, "optimizer": "sgd", **more}
+
+
+SCALED = {"fp16": {"enabled": True, "initial_scale_power": 6, "hysteresis": 1}}
+ROWS = {
+    "plain": Row("data"),
+    # --- precision
+    "bf16": Row("precision", cell=_low("bfloat16"), low=True, engines=ZERO),
+    "fp16": Row("precision", cell=_low("float16", config=SCALED), low=True, engines=ZERO),
+    "fp16-overflow": Row(
+        "precision",
+        cell=_low("float16", config=SCALED, scenario="overflow"),
+        low=True,
+        engines=ZERO,
+    ),
+    "autocast": Row("precision", objective="autocast", cell=_low(), low=True),
+    "deepspeed-autocast": Row(
+        "precision",
+        cell=_low(config={"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}),
+        low=True,
+        engines=ZERO,
+    ),
+    "bf16-accumulated-in-fp32": Row(
+        "precision",
+        cell=_low("bfloat16", accumulation=2, config={"data_types": {"grad_accum_dtype": "fp32"}}),
+        low=True,
+        engines=("zero2", "zero3"),  # stage 1 then has an optimizer that shows neither
+    ),
+    # --- PEFT
+    "lora": Row("adapters", adapter="lora"),
+    "lora-dropout": Row("adapters", adapter="dropout"),
+    "dora": Row("adapters", adapter="dora"),
+    "rslora": Row("adapters", adapter="rslora"),
+    "vera": Row("adapters", adapter="vera"),
+    "ia3": Row("adapters", adapter="ia3"),
+    "adalora": Row("adapters", adapter="adalora"),
+    "prefix": Row("adapters", adapter="prefix", text=True),
+    "prompt": Row("adapters", adapter="prompt", text=True),
+    "token-indices": Row("adapters", adapter="token_indices"),
+    "modules-to-save": Row("adapters", adapter="saved"),
+    "all-linear": Row("adapters", adapter="all_linear"),
+    "two-adapters": Row("adapters", adapter="two"),
+    # --- objectives
+    "dpo": Row("objectives", objective="dpo"),
+    "dpo-lora": Row("objectives", objective="dpo_lora", adapter="lora"),
+    "kto": Row("objectives", objective="kto"),
+    "reward": Row("objectives", objective="reward"),
+    "grpo": Row("objectives", objective="grpo"),
+    "distillation": Row("objectives", objective="distillation"),
+    "contrastive": Row("objectives", objective="contrastive"),
+    "gradcache": Row("objectives", objective="gradcache", cell={"accumulation": 2}),
+    # --- memory
+    "activations-offloaded": Row("memory", objective="offloaded"),
+    "selective-checkpointing": Row("memory", memory="selective"),
+    "deepspeed-checkpointing": Row("memory", memory="deepspeed"),
+    "checkpoint-sequential": Row("memory", memory="sequential"),
+    # --- lifecycle
+    "freeze": Row("lifecycle", between="freeze"),
+    "unfreeze": Row("lifecycle", between="unfreeze"),
+    "toggle": Row("lifecycle", between="toggle", cell={"compared": 4}),
+    "evaluate": Row("lifecycle", between="evaluate", adapter="lora"),
+    "resume": Row("lifecycle", between="resume", engines=("ddp", *ZERO)),
+    "ema": Row("lifecycle", between="ema"),
+    # --- data
+    "packed": Row("data", data="packed", text=True),
+    "packed-without-checkpointing": Row("data", data="packed", memory="none", text=True),
+    "padded": Row("data", data="padded"),
+    "videos-beside-images": Row("data", data="videos"),
+    "empty-labels": Row("data", data="empty", objective="summed"),
+    "uneven-last-batch": Row("data", data="uneven"),
+    "join": Row("data", between="join", engines=("ddp",)),
+}
+GROUPS = ("precision", "adapters", "objectives", "memory", "lifecycle", "data")
+
+
+def cell_of(name: str, engine: str) -> Cell:
+    """The training of the row ``name`` under ``engine``."""
+    row = ROWS[name]
+    said = {"compared": STEPS, "optimizer": OPTIMIZERS.get(engine, "adamw"), **row.cell}
+    return Cell("llama" if row.text else "qwen2_vl", engine, "full", trainer=name, **said)
