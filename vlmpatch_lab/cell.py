@@ -133,6 +133,8 @@ class Cell:
         With checkpointing off already, the same training without an engine: an engine that is wrong
         by itself must not become the measure.
 
+        A framework that shards by FSDP is held against itself under DDP.
+
         With ``compared``, the same samples in one process. ZeRO's flat partitions know no parameter that
         an optimizer skips, nor do the units of FSDP1: there the measure gives a zero to what no rank used.
         """
@@ -147,7 +149,12 @@ class Cell:
             )
         if self.checkpointing == "off" and not self.trainer:
             return dataclasses.replace(self, engine="none", zero={}, scenario=scenario)
-        return dataclasses.replace(self, checkpointing="off", variant="", input_grads=True, scenario=scenario)
+        right = dataclasses.replace(
+            self, checkpointing="off", variant="", input_grads=True, scenario=scenario
+        )
+        if self.trainer and self.engine.startswith("fsdp"):
+            return dataclasses.replace(right, engine="ddp", config={})
+        return right
 
 
 def read_cells(path: Path) -> list[Cell]:

@@ -6,6 +6,8 @@ callback of transformers' Trainer, or where DeepSpeed's engine is about to step.
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import importlib
 import json
 import os
@@ -24,7 +26,7 @@ from tests.lab import field
 from vlmpatch_lab import engines, loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
-from vlmpatch_lab.samples import Samples, encode
+from vlmpatch_lab.samples import Samples
 
 WRAPPED = "_checkpoint_wrapped_module."  # what torch's checkpoint_wrapper puts into names
 LOST_AFTER = 1  # optimizer steps a framework takes
@@ -64,9 +66,10 @@ def record(out: Path) -> list[str]:
         if done:
             return
         done.append(str(out))
-        named = ((n, gradient(p)) for n, p in models[-1].named_parameters() if p.requires_grad)
-        found = {n.replace(WRAPPED, ""): _whole(g.detach()) for n, g in named if g is not None}
-        torch.save({name: value.float().clone() for name, value in found.items()}, out)
+        with _gathered(models[-1]):
+            named = ((n, gradient(p)) for n, p in models[-1].named_parameters() if p.requires_grad)
+            found = {_plain(n): _whole(g.detach()) for n, g in named if g is not None}
+            torch.save({name: value.float().clone() for name, value in found.items()}, out)
 
     models: list[Any] = []
     handler = importlib.import_module("transformers.trainer_callback").CallbackHandler
@@ -89,8 +92,23 @@ def record(out: Path) -> list[str]:
     return done
 
 
+def _gathered(model: Any) -> contextlib.AbstractContextManager[Any]:
+    """Within it FSDP1's parameters are whole, and their gradients with them."""
+    if not isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel):
+        return contextlib.nullcontext()
+    context: contextlib.AbstractContextManager[Any] = model.summon_full_params(
+        model, writeback=False, with_grads=True
+    )
+    return context
+
+
+def _plain(name: str) -> str:
+    """By the name that the model gave it."""
+    return name.replace(WRAPPED, "").replace(engines.Fsdp1.INSIDE, "")
+
+
 def _whole(gradient: Any) -> Any:
-    """What FSDP keeps in shards, put together."""
+    """What FSDP2 keeps in shards, put together."""
     return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
 
 
@@ -134,17 +152,27 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
-    samples = Samples(cell, folder)
-    data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
     said = arguments(cell, output)
+    if cell.engine.startswith("fsdp"):
+        said = _sharded(cell, said)
     if own_optimizer:
         del said["deepspeed"]["optimizer"]
+    samples = Samples(cell, folder)
+    data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
     settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
-    model = model_with_lora(cell, folder)
+    model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
     if cell.input_grads:
         model.enable_input_require_grads()
     trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
     trainer.train()
+    if cell.engine.startswith("fsdp") and not isinstance(trainer.model, SHARDED[cell.engine]):
+        raise RuntimeError(f"accelerate made a {type(trainer.model).__name__} of the model, no {cell.engine}")
+
+
+SHARDED = {
+    "fsdp1": torch.distributed.fsdp.FullyShardedDataParallel,
+    "fsdp2": torch.distributed.fsdp.FSDPModule,
+}
 
 
 def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
@@ -152,37 +180,25 @@ def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
     hf(cell, folder, output, own_optimizer=True)
 
 
-def hf_fsdp2(cell: Cell, folder: Path, output: Path) -> None:
-    """The same under accelerate's FSDP2, whose plugin does the checkpointing."""
-    _let_accelerate_shard_on_cpu()
-    processor = transformers.AutoProcessor.from_pretrained(folder)
-    data = [encode(processor, row) for row in rows(folder, "sft")]
-    model = loading.load(cell, folder)
-    blocks = {type(m).__name__ for n, m in model.named_modules() if n.rpartition(".")[2].isdigit()}
+def _sharded(cell: Cell, said: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that shard, with ``cell.config`` merged into ``fsdp_config``; the rest is by default.
+
+    FSDP's ``activation_checkpointing`` is a word of that configuration, beside the model's own checkpointing.
+    """
+    version = cell.engine.removeprefix("fsdp")
+    _let_accelerate_shard_on_cpu(version)
     fsdp = {
-        "version": 2,
-        "activation_checkpointing": cell.checkpointing != "off",
-        "transformer_layer_cls_to_wrap": sorted(
-            name for name in blocks if "Layer" in name or "Block" in name
-        ),
+        "version": int(version),
+        "sync_module_states": False,  # accelerate knows no CPU that could receive them
+        **cell.config,
     }
-    said = {**arguments(cell, output), "use_cpu": False, "gradient_checkpointing": False}
-    settings = transformers.TrainingArguments(
-        **said,
-        remove_unused_columns=False,
-        optim="adamw_torch",
-        fsdp="full_shard auto_wrap",
-        fsdp_config=fsdp,
-    )
-    trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
-    trainer.train()
-    if not isinstance(trainer.model, torch.distributed.fsdp.FSDPModule):
-        raise RuntimeError("accelerate did not shard the model")
+    own = {"use_cpu": False, "optim": "adamw_torch"}
+    return {**said, **own, "fsdp": "full_shard auto_wrap", "fsdp_config": fsdp}
 
 
-def _let_accelerate_shard_on_cpu() -> None:
-    """accelerate shards where it finds an accelerator only; FSDP2 itself runs over gloo as well."""
-    os.environ["ACCELERATE_USE_FSDP"] = "true"  # as `accelerate launch` says it
+def _let_accelerate_shard_on_cpu(version: str) -> None:
+    """accelerate shards where it finds an accelerator only; FSDP itself runs over gloo as well."""
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": version}  # as `accelerate launch` says it
     state = importlib.import_module("accelerate.state")
 
     def set_device(self: Any) -> None:
@@ -414,7 +430,6 @@ def _turn(row: dict[str, Any], message: dict[str, str]) -> dict[str, Any]:
 
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
-    "hf_fsdp2": hf_fsdp2,
     "hf_own_optimizer": hf_own_optimizer,
     "trl_sft": trl_sft,
     "trl_dpo": trl_dpo,
@@ -427,7 +442,6 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
 }
 PACKAGES = {
     "hf": "transformers",
-    "hf_fsdp2": "transformers",
     "hf_own_optimizer": "transformers",
     "trl_sft": "trl",
     "trl_dpo": "trl",
