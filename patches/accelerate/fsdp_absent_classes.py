@@ -4,8 +4,8 @@ What the user sees: FSDP by HF Trainer or accelerate, wrapped by transformer cla
 configuration, ends before the first step; by PEFT, for an adapter under FSDP1, with ``Could not find the
 transformer layer class to wrap in the model.``
 
-Why: what is wrapped by default is ``model._no_split_modules``, which was written for ``device_map``: a list of
-names, some of which belong to a part that this model is without (the text half of a CLIP or SigLIP whose
+Why: what is wrapped by default is ``model._no_split_modules``, which was written for ``device_map``: names of
+classes, some of which belong to a part that this model is without (the text half of a CLIP or SigLIP whose
 vision half it has, the pooling head that its tower leaves out), or to no class of the release at all. One
 name that is not found ends the run.
 

@@ -10,8 +10,8 @@ unit of its own, as PEFT's does, works as it is.
 In every torch with ``use_orig_params``, 2.0 to 2.15.
 
 The change: before the model is wrapped, its policy is asked which modules are units. Where one of these has
-both kinds of parameters, ``use_orig_params`` is true, and a warning says what that costs. What works as it was
-said stays as it is.
+both kinds of parameters, ``use_orig_params`` is true, and a warning says what that costs. What works as it
+was said stays as it is.
 
 Upstream: https://github.com/huggingface/peft/issues/1702, https://github.com/pytorch/pytorch/pull/98221
 """
@@ -25,8 +25,9 @@ from typing import Any
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 CLASS = "FullyShardedDataParallel"
-MODULE, POLICY, IGNORED_MODULES = Argument(0, "module"), Argument(4, "auto_wrap_policy"), Argument(7, "ignored_modules")
-ORIGINAL, IGNORED = Argument(13, "use_orig_params"), Argument(14, "ignored_states")
+MODULE, POLICY = Argument(0, "module"), Argument(4, "auto_wrap_policy")
+ORIGINAL = Argument(13, "use_orig_params")
+IGNORED_MODULES, IGNORED = Argument(7, "ignored_modules"), Argument(14, "ignored_states")
 WARNING = (
     "a unit of FSDP has trained and frozen parameters, which use_orig_params=False cannot flatten together; "
     "it is use_orig_params=True here. A frozen parameter then has room for a gradient: wrap what is trained "

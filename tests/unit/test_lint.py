@@ -91,6 +91,70 @@ def test_an_innocent_command_is_let_be(command: str) -> None:
     assert of(command) == {}
 
 
+CODE = """
+class Qwen2VLAttention(nn.Module): ...
+class Qwen2VLDecoderLayer(nn.Module): ...
+class Qwen2VLVisionBlock(nn.Module): ...
+"""
+
+
+@pytest.fixture
+def transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed transformers, as far as the code of one model goes."""
+    code = tmp_path / "site" / "transformers" / "models" / "qwen2_vl" / "modeling_qwen2_vl.py"
+    code.parent.mkdir(parents=True)
+    code.write_text(CODE)
+    (tmp_path / "site" / "transformers" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path / "site")
+
+
+@pytest.mark.usefixtures("transformers")
+@pytest.mark.parametrize("file", ["accelerate.yaml", "fsdp.json"])
+def test_a_class_that_the_model_lacks_is_named_with_those_it_has(tmp_path: Path, file: str) -> None:
+    classes = "fsdp_transformer_layer_cls_to_wrap"
+    said = {"fsdp.json": {"transformer_layer_cls_to_wrap": ["Qwen2VLLayer", "Qwen2VLVisionBlock"]}}
+    said["accelerate.yaml"] = {"fsdp_config": {classes: "Qwen2VLLayer"}, "distributed_type": "FSDP"}
+    (tmp_path / file).write_text(json.dumps(said[file]))
+    command = {
+        "accelerate.yaml": "accelerate launch --config_file accelerate.yaml train.py --learning_rate 1",
+        "fsdp.json": "torchrun train.py --fsdp 'full_shard auto_wrap' --fsdp_config fsdp.json",
+    }[file]
+    found = of(command, tmp_path)["L20"]
+    assert "no class Qwen2VLLayer:" in found.title
+    assert "Qwen2VLDecoderLayer,Qwen2VLVisionBlock" in found.fix
+    assert found.severity == "warning"
+
+
+@pytest.mark.usefixtures("transformers")
+@pytest.mark.parametrize(
+    ("classes", "kind"),
+    [
+        ("Qwen2VLDecoderLayer,Qwen2VLVisionBlock", VLM),
+        ("OwnLayer", VLM._replace(remote=True)),
+        ("OwnLayer", VLM._replace(kind="newer_vl")),
+    ],
+)
+def test_a_class_that_may_be_there_is_let_be(classes: str, kind: Model) -> None:
+    command = f"torchrun train.py --fsdp full_shard --fsdp_transformer_layer_cls_to_wrap {classes}"
+    assert "L20" not in of(command, given_=around(kind=kind))
+
+
+def test_fsdp_cannot_flatten_what_is_frozen() -> None:
+    inline = """--fsdp full_shard --fsdp_config '{"use_orig_params": false}'"""
+    launch = f"torchrun train.py {inline} --freeze_vision_tower true"
+    assert of(launch)["L21"].severity == "warning"
+    assert of(launch, given_=around({"F38": ("fsdp-mixed-units",)}))["L21"].severity == "note"
+    for fine in (
+        launch.replace("false", "true"),
+        launch.replace("--freeze_vision_tower true", ""),
+        launch.replace('{"', '{"version": 2, "'),
+        f"{launch} --use_lora true",
+        launch.replace("--fsdp full_shard --fsdp_config", "--own_config"),
+    ):
+        assert "L21" not in of(fine), fine
+    assert "L21" not in of(launch, given_=around(transformers="5.23.0"))
+
+
 def test_offloaded_micro_batches_are_lost_in_other_releases(tmp_path: Path) -> None:
     offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     (tmp_path / "ds.json").write_text(json.dumps(offload))

@@ -42,6 +42,7 @@ def follow(launch: LaunchConfig, folder: str, depth: int) -> None:
         "config_file",
         "config",
         "accelerate_config",
+        "fsdp_config",
     ):
         given = launch.options.get(name)
         path = os.path.join(folder, given.value) if given else ""

@@ -195,13 +195,15 @@ class LaunchConfig:
     @property
     def fsdp(self) -> bool:
         """Whether FSDP shards the model, which may checkpoint by itself."""
-        given = self.get("config_file", "fsdp", "distributed_type", "fsdp_config")
-        named = (
-            given is not None
-            and given.name in ("fsdp", "fsdp_config")
-            and given.value not in ("", "[]", "{}")
-        )
-        return named or (given is not None and "fsdp" in given.value.lower())
+        asked, kind, configured = self.get("fsdp"), self.get("distributed_type"), self.get("fsdp_config")
+        if asked and asked.value not in ("", "[]"):
+            return True
+        if kind:
+            return "fsdp" in kind.value.lower()
+        if configured and configured.value not in ("", "{}"):
+            return True
+        named = self.get("config_file")
+        return named is not None and "fsdp" in named.value.lower()
 
     @property
     def accumulation(self) -> int:
