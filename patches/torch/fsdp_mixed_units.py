@@ -57,7 +57,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(wrapper, "__init__", __init__)
 
 
-def _must(wrapper: type, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _must(wrapper: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a unit has both kinds of parameters, or is around one that had."""
     inner = [part for part in module.modules() if isinstance(part, wrapper)]
     if inner:  # wrapped by hand: the parts are to be of one kind

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -112,7 +113,9 @@ def transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("file", ["accelerate.yaml", "fsdp.json"])
 def test_a_class_that_the_model_lacks_is_named_with_those_it_has(tmp_path: Path, file: str) -> None:
     classes = "fsdp_transformer_layer_cls_to_wrap"
-    said = {"fsdp.json": {"transformer_layer_cls_to_wrap": ["Qwen2VLLayer", "Qwen2VLVisionBlock"]}}
+    said: dict[str, Any] = {
+        "fsdp.json": {"transformer_layer_cls_to_wrap": ["Qwen2VLLayer", "Qwen2VLVisionBlock"]}
+    }
     said["accelerate.yaml"] = {"fsdp_config": {classes: "Qwen2VLLayer"}, "distributed_type": "FSDP"}
     (tmp_path / file).write_text(json.dumps(said[file]))
     command = {

@@ -81,7 +81,7 @@ def test_what_was_there_stays_as_it_was(upstream: str, copy: Path) -> None:
 @pytest.mark.parametrize(
     ("upstream", "id_", "failure", "says"),
     [
-        ("nosuch", "my-fix", "F4", "there is no patches/nosuch/; known: axolotl, "),
+        ("nosuch", "my-fix", "F4", "there is no patches/nosuch/; known: accelerate, "),
         ("_shared", "my-fix", "F4", "there is no patches/_shared/"),
         ("peft", "My_Fix", "F4", "'My_Fix' is no id"),
         ("peft", "../evil", "F4", "is no id"),
