@@ -36,6 +36,7 @@ FAMILIES = {
     "llava": "LLaVA",
     "internvl": "InternVL",
     "internvl_repo": "InternVL",
+    "mllama": "Llama-3.2-Vision",
     "gemma3": "Gemma 3",
     "minicpmv4_6": "MiniCPM-V 4.6",
     "glm4v_moe": "GLM-4.5V",
