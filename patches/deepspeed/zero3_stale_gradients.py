@@ -13,9 +13,9 @@ What is done: after the first backward of a window a zero goes into the partitio
 by DeepSpeed's own function; with the optimizer offloaded the same after the last. No rank waits for
 another for it.
 
-Zero, not none: momentum and weight decay act on such a parameter, as in ZeRO-1 and ZeRO-2. One that was
-frozen since its last gradient gets a zero too where the optimizer is offloaded: otherwise that gradient is
-applied in every step.
+The zero has a sign by which ``zero-step-without-gradient`` knows it and passes over the parameter. One that
+was frozen since its last gradient gets a zero too where the optimizer is offloaded: otherwise that gradient
+is applied in every step.
 
 Left alone: ZenFlow.
 
@@ -33,6 +33,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.missing_gradients import none_made, unreached
 
 OPTIMIZER = "DeepSpeedZeroOptimizer_Stage3"
 EPILOGUE = "independent_gradient_partition_epilogue"
@@ -70,6 +72,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         result = original(self, *args, **kwargs)
         if not _left_alone(self) and _matters(self, micro):
             absent = list(_absent(self, of(self, micro)))
+            unreached[self] = {id(param) for param in absent}
             with patch.swapped(self, "micro_step_id", micro) if absent else contextlib.nullcontext():
                 for param in absent:
                     _put_zero(self, param, module)
@@ -113,7 +116,7 @@ def _still_counts(optimizer: Any, param: Any) -> bool:
 
 def _put_zero(optimizer: Any, param: Any, module: ModuleType) -> None:
     device = module.get_accelerator().current_device_name()
-    zero = module.torch.zeros(param.partition_numel(), dtype=param.dtype, device=device)
+    zero = none_made(module.torch.empty(param.partition_numel(), dtype=param.dtype, device=device))
     if param.grad is None:
         param.grad = module.torch.zeros_like(param)  # some releases ask its stream before they drop it
     getattr(optimizer, PARTITION)([param], [zero])

@@ -17,8 +17,8 @@ agree on it then, by two small collectives. Where gradients arrive in that order
 step nothing waits, and nothing more is communicated. A second gradient of the same parameter after
 its turn is what it was: DeepSpeed's error (F1).
 
-A parameter that no rank used has a zero for a gradient, not none: a flat partition holds nothing else,
-so momentum and weight decay act on it, as they always have in ZeRO.
+A parameter that no rank used has a zero for a gradient, since a flat partition holds nothing else, but one
+with a sign by which ``zero-step-without-gradient`` knows it and passes over it.
 
 Left alone: ZenFlow.
 
@@ -33,6 +33,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
+from .._shared.missing_gradients import none_made, unreached
 from .._shared.reduction_order import ReductionOrder, backward_order, orders
 
 OPTIMIZER = "DeepSpeedZeroOptimizer"
@@ -88,11 +89,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return original(self, *args, **kwargs)
         order = order_of(self)
         order.draining = True
+        missing = unreached[self] = set()
         try:
             for param, group in order.rest():
                 if self.get_gradient_for_reduction(param) is None:
+                    missing.add(id(param))
                     _prepare_buckets(self)
-                    _fill(self, param, module)
+                    _fill(self, param)
                 getattr(self, REDUCE)(param, group)
         finally:
             order.draining = False
@@ -130,11 +133,11 @@ def _prepare_buckets(optimizer: Any) -> None:
         (getattr(optimizer, "setup_buckets", None) or optimizer.backward_prologue)()
 
 
-def _fill(optimizer: Any, param: Any, module: ModuleType) -> None:
+def _fill(optimizer: Any, param: Any) -> None:
     if getattr(optimizer, "use_grad_accum_attribute", False):
-        param.grad_accum = module.torch.zeros_like(param, dtype=optimizer.gradient_accumulation_dtype)
+        param.grad_accum = none_made(param, dtype=optimizer.gradient_accumulation_dtype)
     else:
-        param.grad = module.torch.zeros_like(param)
+        param.grad = none_made(param)
 
 
 def _agree(optimizer: Any, order: ReductionOrder, module: ModuleType) -> None:

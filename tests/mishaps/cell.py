@@ -22,9 +22,11 @@ class Mishap:
     # more), "halves" (zero_grad, then the batch in two halves), "step" (as if nothing had happened).
     then: str = "skip"
     # Before that batch: "freeze", "thaw" (the first layer), "evaluate", "save", "resume" (in a new engine),
-    # "reload" (what was saved a window before, into the engine that is there).
+    # "reload" (what was saved a window before, into the engine that is there). "leave": in all its window
+    # no rank uses the second block.
     before: str = ""
     clip: float = 0.0
+    optimizer: str = "AdamW"
     bucket: int = 0  # of gradients that are reduced together: more than one, so some are when it happens
     script: str = "one"
     scaled: bool = False  # only where a loss is scaled: the step is passed over
@@ -70,6 +72,8 @@ MISHAPS = {
     "clipped-nan-skipped": Mishap("loss", "nan", (1,), clip=0.05),
     "frozen": Mishap(before="freeze", then="step"),
     "thawed": Mishap(before="thaw", then="step"),
+    "unused": Mishap(before="leave", then="step"),
+    "unused-sgd": Mishap(before="leave", then="step", optimizer="SGD"),
     "evaluated": Mishap(before="evaluate", then="step"),
     "saved": Mishap(before="save", then="step"),
     "resumed": Mishap(before="resume", then="step"),

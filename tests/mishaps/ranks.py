@@ -34,7 +34,10 @@ PRECISIONS: dict[str, dict[str, Any]] = {
     "fp16": {"fp16": {"enabled": True, "initial_scale_power": 8, "hysteresis": 1}},
 }
 # An eps that keeps what is rounding in a gradient from becoming a step.
-ADAMW = {"lr": 0.02, "eps": 0.1, "weight_decay": 0.1}
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "AdamW": {"lr": 0.02, "eps": 0.1, "weight_decay": 0.1},
+    "SGD": {"lr": 0.02, "momentum": 0.9, "weight_decay": 0.1},
+}
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -75,10 +78,11 @@ class Net(torch.nn.Module):  # type: ignore[misc]
         self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
         self.last = torch.nn.Linear(8, 4)
         self.fault: Fault | None = None
+        self.used = 2  # of the blocks
 
     def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
         hidden = self.first(x).tanh()
-        for number, block in enumerate(self.blocks):
+        for number, block in enumerate(self.blocks[: self.used]):
             hidden = checkpoint(self.through, block, hidden, number, use_reentrant=False)
             if number == 0 and self.fault:
                 hidden = self.fault.between(hidden)
@@ -118,7 +122,7 @@ class Plain:
 
     def __init__(self, cell: Cell, net: Net) -> None:
         self.cell, self.net, self.count = cell, net, 0
-        self.optimizer = torch.optim.AdamW(net.parameters(), **ADAMW)
+        self.optimizer = optimizer_of(cell, net)
         self.model: Any = net
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
@@ -167,7 +171,8 @@ class Ddp(Plain):
 
     def __init__(self, cell: Cell, net: Net) -> None:
         super().__init__(cell, net)
-        self.model = DistributedDataParallel(net)
+        unused = cell.it.before == "leave"
+        self.model = DistributedDataParallel(net, find_unused_parameters=unused)
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
         last = (self.count + 1) % self.cell.accumulation == 0
@@ -182,9 +187,7 @@ class DeepSpeed:
         self.net = net
         config = configuration(cell)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(cell.engine[6:], torch.float32)
-        self.engine = deepspeed.initialize(model=net, model_parameters=list(net.parameters()), config=config)[
-            0
-        ]
+        self.engine = deepspeed.initialize(model=net, optimizer=optimizer_of(cell, net), config=config)[0]
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self.engine(*(tensor.to(self.dtype) for tensor in tensors))
@@ -232,7 +235,6 @@ def configuration(cell: Cell) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": cell.accumulation,
-        "optimizer": {"type": "AdamW", "params": {**ADAMW, "torch_adam": True}},
         "zero_optimization": zero,
         "gradient_clipping": cell.it.clip,
         "zero_allow_untested_optimizer": True,
@@ -240,6 +242,12 @@ def configuration(cell: Cell) -> dict[str, Any]:
         "steps_per_print": 1_000_000,
         **PRECISIONS.get(kind, {}),
     }
+
+
+def optimizer_of(cell: Cell, net: Net) -> torch.optim.Optimizer:
+    name = cell.it.optimizer
+    optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(net.parameters(), **OPTIMIZERS[name])
+    return optimizer
 
 
 def make(cell: Cell, seed: int = 0) -> Engine:
@@ -281,6 +289,10 @@ class Script:
         engine, before = self.engines[0], self.it.before
         if before == "reload" and number == self.cell.accumulation:
             engine.save(self.folder)
+        if before == "leave":
+            engine.net.used = (
+                1 if number // self.cell.accumulation == self.cell.at // self.cell.accumulation else 2
+            )
         if number != self.cell.at:
             return
         if before in ("freeze", "thaw"):
