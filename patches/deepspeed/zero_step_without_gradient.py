@@ -214,14 +214,14 @@ class Step:
 
     def __init__(self, patch: Patch, inner: Any, flat: Any, idle: list[Part], history: History) -> None:
         self.patch, self.inner, self.flat, self.idle, self.history = patch, inner, flat, idle, history
-        self.whole = inner.step
+        self.original = inner.step
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """What ``step`` is called with goes on to it."""
         state = self.inner.state.get(self.flat)
         group = next((g for g in self.inner.param_groups if any(p is self.flat for p in g["params"])), None)
         if group is None or self.flat.grad is None:  # the partition is the other optimizer's
-            return self.whole(*args, **kwargs)
+            return self.original(*args, **kwargs)
         if not state or type(self.inner).__name__ not in BY_ELEMENT:
             return self._and_put_back(*args, **kwargs)
         return self._in_pieces(group, state, *args, **kwargs)
@@ -234,7 +234,7 @@ class Step:
             name: [of(tensor, part).to("cpu", copy=True) for part in self.idle]
             for name, tensor in self._kept().items()
         }
-        result = self.whole(*args, **kwargs)
+        result = self.original(*args, **kwargs)
         for name, tensor in self._kept().items():
             for number, part in enumerate(self.idle):
                 # A state that began with this step begins with zeros.
@@ -273,7 +273,7 @@ class Step:
         with contextlib.ExitStack() as block:
             block.enter_context(self.patch.swapped(self.inner, "state", states))
             block.enter_context(self.patch.swapped(self.inner, "param_groups", list(groups.values())))
-            result = self.whole(*args, **kwargs)
+            result = self.original(*args, **kwargs)
         for piece, part in begun.items():
             self._keep(state, states[piece], part)
             self.history.unused.discard(part)
