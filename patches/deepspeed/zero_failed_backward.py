@@ -9,10 +9,10 @@ was not called.
 Why: what was in the buckets, which parameters had been reduced, the number of the micro-batch and, in ZeRO-3,
 the gathered parameters stay as the failed backward left them; only the end of a backward clears them.
 
-What is done: at the next forward or backward all that is forgotten, and what the window's micro-batches
-before it had summed up stays. Where that cannot be told apart (ZeRO-1 sums up in ``.grad``; with
-``offload_optimizer``, and in ZeRO-3, a part of the failed backward may have been added already) the window
-starts again, as ``zero_grad`` lets it do in plain torch.
+What is done: at the next backward, or forward that records gradients, all that is forgotten, and what the
+window's micro-batches before it had summed up stays. Where that cannot be told apart (ZeRO-1 sums up in
+``.grad``; with ``offload_optimizer``, and in ZeRO-3, a part of the failed backward may have been added
+already) the window starts again, as ``zero_grad`` lets it do in plain torch.
 
 A backward that began no collective concerns this rank alone. One that did concerns all: a rank that did not
 fail would wait forever in what this one left. So each rank says over the job's store that it failed, and how
@@ -97,9 +97,16 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around ``DeepSpeedEngine.forward``."""
-    if _failed:
+    if _failed and _needs_it(self.optimizer):
         forget(self)
     return original(self, *args, **kwargs)
+
+
+def _needs_it(optimizer: Any) -> bool:
+    """An evaluation does not, but for what ZeRO-3 gathered: the gradients are the script's until then."""
+    import torch
+
+    return torch.is_grad_enabled() or type(optimizer).__name__ == PARTITIONED
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -17,8 +17,9 @@ themselves (``_shared/missing_gradients.py``), and only where this rank did not 
 A step in which every parameter is used costs a look at each; a partition whose parameters have missed
 different numbers of steps takes one call of the optimizer's kernels for each number.
 
-One that was frozen after a backward of the window still gets that window's update, as in plain torch; in
-ZeRO-3, which drops what it had, only where the window was over. That a partition has such a zero there is
+One that was frozen after a backward of the window still gets that window's update, as in plain torch, be its
+gradient zero (an evaluation between backward and step freezes all for a moment); in ZeRO-3, which drops what
+it had, only where the window was over. That a partition has such a zero there is
 seen to by ``zero-uneven-gradients`` and ``zero3-stale-gradients``.
 
 Before there is a state, and for an optimizer that does not work element by element, the whole partition takes
@@ -38,12 +39,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.missing_gradients import nobody_made, unreached
 
+ENGINE, BACKWARDS = "DeepSpeedEngine", ("backward", "_backward_prologue")
 OPTIMIZERS = ("DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3")
 STEP = "_optimizer_step"
 GROUP = Argument(0, "group_no")
@@ -107,9 +109,16 @@ class History:
 
 _histories: WeakKeyDictionary[Any, dict[int, History]] = WeakKeyDictionary()  # of each group of an optimizer
 
+_frozen: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()  # in every backward of an optimizer's window
+_stepped: WeakSet[Any] = WeakSet()  # optimizers whose window is over
+
 
 def look(code: Code) -> str | None:
-    """The optimizer must take its step partition by partition."""
+    """The optimizer must take its step partition by partition, the engine must have its backward."""
+    if code.module.endswith("engine"):
+        if code.function(f"{ENGINE}.{BACKWARDS[0]}") is None:
+            raise Unrecognised(f"{code.path} has no {ENGINE}.{BACKWARDS[0]}")
+        return None
     if not any(code.function(f"{name}.{STEP}") for name in OPTIMIZERS):
         raise Unrecognised(f"{code.path} has no {STEP}")
     return None
@@ -134,10 +143,27 @@ def apply(patch: Patch, module: ModuleType) -> None:
         with _partly(patch, self, group, flat, _without_gradient(self, self.fp16_groups[group], place)):
             return original(self, *args, **kwargs)
 
-    if hasattr(module, "DeepSpeedZeroOptimizer_Stage3"):
+    if module.__name__.endswith("engine"):
+        for name in BACKWARDS:
+            if hasattr(module.DeepSpeedEngine, name):
+                patch.wrap(module.DeepSpeedEngine, name, backward)
+    elif hasattr(module, "DeepSpeedZeroOptimizer_Stage3"):
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, STEP, step_of_sub_group)
     else:
         patch.wrap(module.DeepSpeedZeroOptimizer, STEP, step_of_group)
+
+
+def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around ``DeepSpeedEngine.backward``, and what begins a backward without it."""
+    optimizer = self.optimizer
+    if type(optimizer).__name__ in OPTIMIZERS:
+        groups = optimizer.fp16_groups if hasattr(optimizer, "fp16_groups") else optimizer.bit16_groups
+        now = {id(param) for group in groups for param in group if not param.requires_grad}
+        if optimizer not in _stepped and optimizer in _frozen:
+            now &= _frozen[optimizer]
+        _frozen[optimizer] = now
+        _stepped.discard(optimizer)
+    return original(self, *args, **kwargs)
 
 
 def _of_flat(param: Any) -> Part | None:
@@ -155,12 +181,14 @@ class Idle(NamedTuple):
 
 
 def _without_gradient(optimizer: Any, params: Any, place: Callable[[Any], Part | None]) -> Iterator[Idle]:
-    missing = unreached.get(optimizer, ())
+    missing, in_window = unreached.get(optimizer, ()), _frozen.get(optimizer)
+    _stepped.add(optimizer)
     for param in params:
-        if not param.requires_grad or id(param) in missing:
+        frozen = not param.requires_grad and (in_window is None or id(param) in in_window)
+        if frozen or id(param) in missing:
             part = place(param)
             if part is not None and part.size:
-                yield Idle(part, not param.requires_grad)
+                yield Idle(part, frozen)
 
 
 @contextlib.contextmanager

@@ -16,10 +16,12 @@ In every release of torch; there is nothing to fix upstream.
 The change: at the one door of the reentrant variant, a block with something to train goes through the
 non-reentrant one where that outcome is known: inside a DDP that searches for unused parameters; from the
 first block on that ran twice before a backward; and where a block is handed such a dictionary. As the first
-of two runs cannot be told from an only one, a block's runs up to its first backward are non-reentrant too;
-their gradients are the same. It is said once. Everywhere else (one process, DDP with a static graph, ZeRO-1
-without ``overlap_comm``, ZeRO-3, FSDP, blocks that run once) what the user said stands, and nothing is
-printed. So it does where another library has put a function in the place of torch's that asks for True again.
+of two runs cannot be told from an only one, a block's runs up to its first backward are non-reentrant too,
+and recomputed to their end; their gradients are the same. A block whose forward asks in which grad mode it
+runs is not: it would see another. It is said once, in the backward that would have ended the run. Everywhere
+else (one process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP,
+blocks that run once) what the user said stands, and nothing is printed. So it does where another library has
+put a function in the place of torch's that asks for True again.
 
 Upstream: https://github.com/huggingface/accelerate/issues/389,
 https://github.com/modelscope/ms-swift/issues/3128
@@ -28,6 +30,7 @@ https://github.com/modelscope/ms-swift/issues/3128
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -42,6 +45,7 @@ from .._shared.training_group import active_ddp
 DOOR = "CheckpointFunction.apply(function, preserve, *args)"
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 HANDED = "shared_kv_states"  # in which blocks leave keys and values for others
+GRAD_MODE = "is_grad_enabled"
 SHARES = ("store_full_length_kv", "is_kv_shared_layer")  # what an attention says that does either
 _OVERRULED = (
     "use_reentrant=True was passed, and {where} it can only end in {what}. This run uses the non-reentrant "
@@ -62,10 +66,12 @@ class Reduced:
     def __init__(self, parameters: Any) -> None:
         self.parameters = {id(parameter) for parameter in parameters}
         self.twice = False  # some block ran twice before one backward
+        self.say: Callable[[], None] | None = None  # once both runs of such a block were differentiated
         self._window = 0  # between two backwards
         self._backward = -1  # the latest, by autograd's number
         self._ran: WeakKeyDictionary[Any, tuple[int, ref[Any]]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._differentiated: WeakKeyDictionary[Any, tuple[int, object]] = WeakKeyDictionary()
 
     def stands(self, block: Any) -> bool:
         """Whether ``block`` may run as the user said, as far as is known when it is about to run."""
@@ -78,17 +84,24 @@ class Reduced:
 
     def ran(self, block: Any, result: Any) -> None:
         """Remember that ``block`` ran, for as long as the graph of its ``result`` is there."""
-        node = next(filter(None, (getattr(part, "grad_fn", None) for part in _flat(result))), None)
-        if node is None:
-            return
+        block_of, window, run = ref(block), self._window, object()
 
         def seen(*gradients: Any) -> None:
             if (number := _backward_number()) != self._backward:
                 self._backward = number
                 self._window += 1
+            if (block := block_of()) is not None:
+                self._certain(block, window, run)
 
-        node.register_prehook(seen)
-        self._ran[block] = (self._window, ref(seen))
+        if _in_backward_of(result, seen):
+            self._ran[block] = (window, ref(seen))
+
+    def _certain(self, block: Any, window: int, run: object) -> None:
+        """Two runs of one window are differentiated: a graph may also be kept, and thrown away."""
+        last, other = self._differentiated.get(block, (-1, run))
+        if last == window and other is not run and self.say is not None:
+            self.say()
+        self._differentiated[block] = (window, run)
 
 
 _ddps: WeakKeyDictionary[Any, Reduced] = WeakKeyDictionary()
@@ -122,26 +135,33 @@ def apply(patch: Patch, module: ModuleType) -> None:
         def as_said() -> Any:
             return original(cls, *args, **kwargs)
 
-        def non_reentrant(where: str = "", what: str = "") -> Any:
-            with _asking_for(block) as asked:
-                result = module.checkpoint(
-                    function, *inputs, use_reentrant=False, preserve_rng_state=preserve
-                )
-            if where and not asked.in_vain:
-                patch.warn("overruled", _OVERRULED.format(where=where, what=what, patch=patch.id))
+        def say(where: str, what: str) -> None:
+            patch.warn("overruled", _OVERRULED.format(where=where, what=what, patch=patch.id))
+
+        def non_reentrant(asked: Asked | None = None, whole: bool = False) -> Any:
+            with _asking_for(asked or Asked(block)), _recomputed_whole(module) if whole else _as_it_is():
+                return module.checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)
+
+        def overruled(where: str, what: str) -> Any:
+            result = non_reentrant(asked := Asked(block))
+            if not asked.in_vain:
+                _in_backward_of(result, lambda *gradients: say(where, what))
             return result
 
         if bound_to(function, HANDED) is not None and _shares(block):
-            return non_reentrant(_SHARED, "wrong gradients")
+            return overruled(_SHARED, "wrong gradients")
         ddp = _ddp_of(block)
         if ddp is not None and ddp.find_unused_parameters:
-            return non_reentrant(_UNUSED, "'marked ready only once'")
+            return overruled(_UNUSED, "'marked ready only once'")
         reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
         if reduced is None or _backward_number() != -1:  # inside of another segment
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
-        stands = reduced.stands(block)
-        where = _TWICE.format(wrapper=wrapper) if reduced.twice else ""
-        result = as_said() if stands else non_reentrant(where, _ENDS[wrapper])
+        if reduced.stands(block) or (not reduced.twice and _reads_grad_mode(block)):
+            result = as_said()
+        else:
+            result = non_reentrant(asked := Asked(block), whole=not reduced.twice)
+            if reduced.twice and not asked.in_vain:
+                reduced.say = functools.partial(say, _TWICE.format(wrapper=wrapper), _ENDS[wrapper])
         reduced.ran(block, result)
         return result
 
@@ -163,13 +183,22 @@ class Asked:
 
 
 @contextlib.contextmanager
-def _asking_for(block: Any) -> Iterator[Asked]:
-    outer, asked = getattr(_asking, "now", None), Asked(block)
+def _asking_for(asked: Asked) -> Iterator[None]:
+    outer = getattr(_asking, "now", None)
     _asking.now = asked
     try:
-        yield asked
+        yield
     finally:
         _asking.now = outer
+
+
+def _recomputed_whole(module: ModuleType) -> contextlib.AbstractContextManager[Any]:
+    """Hooks at the end of a block run in its recomputation too, as in the reentrant variant."""
+    whole: contextlib.AbstractContextManager[Any] = module.set_checkpoint_early_stop(False)
+    return whole
+
+
+_as_it_is = contextlib.nullcontext
 
 
 def _came_back(block: Any) -> bool:
@@ -186,6 +215,13 @@ def _shares(block: Any) -> bool:
     return any(getattr(part, mark, False) for part in block.modules() for mark in SHARES)
 
 
+def _reads_grad_mode(block: Any) -> bool:
+    """Whether a forward of ``block`` asks for the grad mode, which the reentrant first pass lacks."""
+    classes = {type(part) for part in block.modules() if not type(part).__module__.startswith("torch.")}
+    forwards = (getattr(cls.forward, "__code__", None) for cls in classes)
+    return any(code is not None and GRAD_MODE in code.co_names for code in forwards)
+
+
 def _trained_block(function: Any) -> Any:
     """The block that ``function`` runs, if it has something to train."""
     for block in blocks_of(function):
@@ -197,10 +233,11 @@ def _trained_block(function: Any) -> Any:
 def _ddp_of(block: Any) -> Any:
     """The DDP in whose forward we are, if it reduces what ``block`` trains, in hooks that it counts."""
     ddp = active_ddp()
-    if ddp is None or ddp.static_graph:
+    if ddp is None or ddp.static_graph or not ddp.require_backward_grad_sync:
         return None
     if ddp not in _ddps:
-        _ddps[ddp] = Reduced(ddp.module.parameters())
+        named = ddp.module.named_parameters()
+        _ddps[ddp] = Reduced(parameter for name, parameter in named if name not in ddp.parameters_to_ignore)
     return ddp if _has(_ddps[ddp], block) else None
 
 
@@ -217,6 +254,14 @@ def _zero_of(block: Any) -> Reduced | None:
 
 def _has(reduced: Reduced, block: Any) -> bool:
     return any(p.requires_grad and id(p) in reduced.parameters for p in block.parameters())
+
+
+def _in_backward_of(result: Any, call: Callable[..., None]) -> bool:
+    """Have ``call`` called when ``result`` is differentiated; False where it cannot be."""
+    node = next(filter(None, (getattr(part, "grad_fn", None) for part in _flat(result))), None)
+    if node is not None:
+        node.register_prehook(call)
+    return node is not None
 
 
 def _flat(result: Any) -> tuple[Any, ...]:

@@ -55,9 +55,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 
 def takes_dataset(method: Any) -> bool:
-    """Whether ``method``, called as a bound one, can be handed a data set."""
+    """Whether ``method``, called as a bound one, can be handed a data set; what decorates it may drop it."""
     try:
-        inspect.signature(method).bind("self", "train_dataset")
+        inspect.signature(method, follow_wrapped=False).bind("self", "train_dataset")
     except TypeError:
         return False
     except ValueError:
