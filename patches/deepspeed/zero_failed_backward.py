@@ -104,9 +104,8 @@ def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: An
 
 def _needs_it(optimizer: Any) -> bool:
     """An evaluation does not, but for what ZeRO-3 gathered: the gradients are the script's until then."""
-    import torch
-
-    return torch.is_grad_enabled() or type(optimizer).__name__ == PARTITIONED
+    recorded: bool = sys.modules["torch"].is_grad_enabled()
+    return recorded or type(optimizer).__name__ == PARTITIONED
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -89,6 +89,8 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(patch, "WAIT", 0.0)
     fake = types.SimpleNamespace(get_process_group_ranks=lambda group: [0, 1])
     monkeypatch.setitem(sys.modules, "torch.distributed", fake)
+    torch = types.SimpleNamespace(distributed=fake, is_grad_enabled=lambda: True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
     return made
 
 
@@ -142,6 +144,17 @@ def test_it_is_forgotten_once(store: Store) -> None:
     forward(engine)
     forward(engine)
     assert engine.optimizer.released == 1
+
+
+def test_an_evaluation_leaves_it(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Engine(DeepSpeedZeroOptimizer())
+    fails(engine)
+    monkeypatch.setattr(sys.modules["torch"], "is_grad_enabled", lambda: False)
+    forward(engine)
+    assert not is_clean(engine.optimizer)
+    monkeypatch.setattr(sys.modules["torch"], "is_grad_enabled", lambda: True)
+    forward(engine)
+    assert is_clean(engine.optimizer)
 
 
 def test_another_engine_is_left_alone(store: Store) -> None:
