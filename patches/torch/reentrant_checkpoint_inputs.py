@@ -1,16 +1,20 @@
-"""Under ``use_reentrant=True`` a block whose tensors come by keyword, or need no gradient, never trains.
+"""Under ``use_reentrant=True`` a block whose tensors come by keyword, in a tuple, or need no gradient.
 
 What the user sees: nothing, where LoRA weights of a vision tower stay what they were (Llama 4, remote code
-that says ``use_reentrant=True`` itself); or ``element 0 of tensors does not require grad``.
+that says ``use_reentrant=True`` itself); ``element 0 of tensors does not require grad``; or ``Trying to
+backward through the graph a second time`` (MLCD's tower).
 
 Why: reentrant checkpointing knows the tensors it is handed one by one. What a block is called with by keyword
 is bound to the function (``functools.partial``) and is no input to it: it is neither detached nor given a
+gradient. Nor are tensors inside a tuple or a list (MLCD's positions, a part of which is trained): each block
+goes back through what made them. Of a block that returns its tensors inside a tuple (PVT v2) none has a
 gradient. And a block of which no input requires grad is not recorded at all, whatever it trains.
 
 Since transformers 4.53 for keywords, whose ``GradientCheckpointingLayer`` binds them; with every torch.
 
 The change: at the one door of the reentrant variant, tensors that require grad and are bound to the function
-become inputs; and where nothing requires grad, a block of a model of transformers, remote code included,
+or inside a tuple or a list become inputs; a result of which every tensor is inside a tuple goes through the
+door without it; and where nothing requires grad, a block of a model of transformers, remote code included,
 that has something to train gets its first floating-point tensor as one that does. The non-reentrant variant
 does not come here.
 
@@ -19,8 +23,9 @@ Upstream: https://github.com/huggingface/transformers/pull/38207 (the class, whi
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -46,7 +51,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def enter(original: Callable[..., Any], cls: type, /, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and len(args) > 1:
             function, inputs = with_inputs(args[0], args[2:])
-            args = (function, args[1], *inputs)
+            function, inputs = one_by_one(function, inputs)
+            shapes: list[Any] = []
+            parts = original(cls, flattening(function, shapes), args[1], *inputs, **kwargs)
+            return _filled(shapes[0], iter(parts)) if shapes else parts
         return original(cls, *args, **kwargs)
 
     patch.wrap(module.CheckpointFunction, "apply", enter)
@@ -55,7 +63,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 def with_inputs(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
     """What to call, and with which inputs, so that what is trained gets its gradient."""
     bound = function.keywords if isinstance(function, functools.partial) else {}
-    handed = {name: value for name, value in bound.items() if _requires_grad(value)}
+    handed = {name: value for name, value in bound.items() if _hold_one(value)}
     if handed:
         return _taking(function, tuple(handed)), (*handed.values(), *args)
     if any(map(_requires_grad, args)) or not trains(function):
@@ -67,6 +75,69 @@ def with_inputs(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, .
     if name is None:
         return function, args
     return _taking(function, (name,)), (_with_grad(bound[name]), *args)
+
+
+def one_by_one(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The same call, each tensor an input, where some that require grad are inside a tuple or a list."""
+    if all(type(value) not in (tuple, list) or not _hold_one(value) for value in args):
+        return function, args
+    shape, leaves = _shape(args), _leaves(args)
+    lists = [(leaf, len(leaf)) for leaf in leaves if type(leaf) is list and _hold_one(leaf)]
+
+    def call(*inputs: Any) -> Any:
+        left = iter(inputs)
+        whole = _filled(shape, left)
+        with _put_in(lists, left):
+            return function(*whole)
+
+    return call, (*leaves, *(tensor for each, _ in lists for tensor in each))
+
+
+@contextlib.contextmanager
+def _put_in(lists: list[tuple[list[Any], int]], tensors: Iterator[Any]) -> Iterator[None]:
+    """Each list, which stays the caller's own, with ``tensors`` in place of what it held first."""
+    places = [(each, place, each[place], next(tensors)) for each, size in lists for place in range(size)]
+    for each, place, _, tensor in places:
+        each[place] = tensor
+    try:
+        yield
+    finally:
+        for each, place, before, tensor in places:
+            if each[place] is tensor:
+                each[place] = before
+
+
+def flattening(function: Any, shapes: list[Any]) -> Callable[..., Any]:
+    """``function`` without tuples that would hide all tensors of its result; ``shapes`` gets its form."""
+
+    def call(*args: Any) -> Any:
+        result = function(*args)
+        leaves = _leaves(result)
+        if type(result) is not tuple or any(map(_floating, result)) or not any(map(_floating, leaves)):
+            return result
+        shapes[:] = [_shape(result)]
+        return tuple(leaves)
+
+    return call
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for part in value for leaf in _leaves(part)] if type(value) is tuple else [value]
+
+
+def _hold_one(value: Any) -> bool:
+    """Whether it is, or holds, a tensor that requires grad."""
+    parts = [part for leaf in _leaves(value) for part in (leaf if type(leaf) is list else [leaf])]
+    return any(map(_requires_grad, parts))
+
+
+def _shape(value: Any) -> Any:
+    """The tuples of ``value`` with nothing in them."""
+    return tuple(map(_shape, value)) if type(value) is tuple else None
+
+
+def _filled(shape: Any, leaves: Iterator[Any]) -> Any:
+    return tuple(_filled(part, leaves) for part in shape) if type(shape) is tuple else next(leaves)
 
 
 def trains(function: Any) -> bool:

@@ -47,7 +47,7 @@ class _Every:
 
 def deepspeed(model: Any) -> None:
     """DeepSpeed's own function in place of torch's."""
-    importlib.import_module("deepspeed")
+    importlib.import_module("deepspeed").init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
     own = importlib.import_module("deepspeed.runtime.activation_checkpointing.checkpointing")
     own.configure(None, partition_activations=False)
     model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=own.checkpoint)

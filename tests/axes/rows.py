@@ -31,6 +31,7 @@ class Row:
     low: bool = False  # of half precision: held to less
     engines: tuple[str, ...] = ENGINES  # under which it says anything
     text: bool = False  # a Llama instead
+    headless: bool = False  # the language model's head is frozen: nothing uses it
 
 
 def _low(dtype: str = "float32", **more: Any) -> dict[str, Any]:
@@ -84,8 +85,8 @@ ROWS = {
     "reward": Row("objectives", objective="reward"),
     "grpo": Row("objectives", objective="grpo"),
     "distillation": Row("objectives", objective="distillation"),
-    "contrastive": Row("objectives", objective="contrastive"),
-    "gradcache": Row("objectives", objective="gradcache", cell={"accumulation": 2}),
+    "contrastive": Row("objectives", objective="contrastive", headless=True),
+    "gradcache": Row("objectives", objective="gradcache", cell={"accumulation": 2}, headless=True),
     # --- memory
     "activations-offloaded": Row("memory", objective="offloaded"),
     "selective-checkpointing": Row("memory", memory="selective"),
@@ -96,7 +97,7 @@ ROWS = {
     "unfreeze": Row("lifecycle", between="unfreeze"),
     "toggle": Row("lifecycle", between="toggle", cell={"compared": 4}),
     "evaluate": Row("lifecycle", between="evaluate", adapter="lora"),
-    "resume": Row("lifecycle", between="resume", engines=("ddp", *ZERO)),
+    "resume": Row("lifecycle", between="resume", engines=ZERO),
     "ema": Row("lifecycle", between="ema"),
     # --- data
     "packed": Row("data", data="packed", text=True),

@@ -30,7 +30,7 @@ BEGIN, DECIDED = "<!-- written by tests.axes -->", "<!-- decisions of tests.axes
 WHAT = ("stack", "row")
 PATCHES = "patches"  # which digest stands beside the words: of all patches in reach of the stack
 GRID = grid.Grid(STORE, WHAT, (*ENGINES, PATCHES), "python -m tests.axes STACK")
-AT_ONCE = 6  # rows of which a stack is imported once
+AT_ONCE = 16  # rows of which a stack is imported once
 LOW = 0.3  # relative, of 16 bits against float32
 Ran = tuple[Cell, Result, Result]
 

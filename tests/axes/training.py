@@ -50,6 +50,8 @@ class Training:
         model = adapters.ADAPTERS[self.row.adapter](loading.load(self.cell, self.folder))
         if self.row.data == "packed":
             model.config.use_cache = True  # as it is where nobody says otherwise
+        if self.row.headless:
+            model.lm_head.requires_grad_(False)
         if self.cell.checkpointing != "off":
             memory.MEMORY[self.row.memory](model)
         return model, engines.ENGINES[self.cell.engine](self.cell, model)
@@ -73,7 +75,8 @@ class Training:
             parameter.requires_grad_(name in self.trained)  # ZeRO-3 shows no master copy of what is frozen
         after = self.kept.get("average") or self.parameters()
         changed = {name: value - before[name] for name, value in after.items()}
-        torch.save({"steps": self.steps, "parameters": changed}, self.out)
+        steps = self.steps or [{}]
+        torch.save({"steps": steps, "parameters": changed}, self.out)
 
     def parameters(self) -> recording.Gradients:
         with self.engine.gathered():
@@ -92,13 +95,13 @@ class Training:
                         loss = loss * math.inf
                     self.engine.backward(loss)
                 self.losses.append(loss.item())
-            if last:
-                self.steps.append({} if self.unread else self.gradients())
+            if last and not self.unread:
+                self.steps.append(self.gradients())
             self.engine.step(last=last)
 
     @property
     def unread(self) -> bool:
-        """Gradients that a scale is in, or that a rank has no longer."""
+        """Gradients that a scale is in, or of steps that a rank does not take."""
         return self.cell.trainer == "join" or self.row.cell.get("dtype") == "float16"
 
     def gradients(self) -> recording.Gradients:

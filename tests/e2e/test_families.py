@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import families, model_classes
+from tests.lab import families, model_classes, modes
 from tests.standin.cells import FULL
 
 pytestmark = pytest.mark.slow
@@ -26,4 +26,4 @@ def test_some_model_classes_are_one_function(tmp_path: Path) -> None:
     ran = {line["class"]: line for line in model_classes.perform("tf457-ds0182", ",".join(some), tmp_path)}
     assert {*some} <= {*ran}
     for name in some:
-        assert [ran[name].get(mode) for mode in model_classes.MODES] == ["="] * 3, ran[name]
+        assert [ran[name].get(mode) for mode in modes.MODES] == ["="] * 3, ran[name]

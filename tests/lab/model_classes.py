@@ -1,73 +1,69 @@
 """Every model class of transformers that supports checkpointing: does training compute what it evaluates?
 
-    python -m tests.families tf523-ds0198 [--only Llama,Gemma3n] [--lines FILE]
+    python -m tests.families tf523-ds0198 [--only Llama,Gemma3n] [--out FOLDER]
 
 makes a small model of each class inside the stack and compares loss and gradients of training without
-checkpointing, and with both variants of it, with evaluation mode: ``tests.lab.modes``. The result goes into
-``data/model-classes.csv``, from which ``make generate`` writes a table of what differs into
-``docs/reference/families.md``. It takes half a second a class, of which the newest transformers has 1600;
-``--lines`` takes what an earlier run has written.
+checkpointing, and with both variants of it, with evaluation mode, bare and with vlmpatch, by
+``tests.lab.modes``. The result goes into ``data/model-classes.csv``, from which ``make generate`` writes a
+table of what differs into ``docs/reference/families.md``. It takes half a second a class and side, of which
+the newest transformers has 1600; with ``--out`` a run that was cut off goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.lab import envs, launch, pages, table
+from tests.lab.modes import CHANCE, MODES, lines_of
 
 STORE = pages.ROOT / "data" / "model-classes.csv"
 BEGIN = "<!-- written by tests.families -->"
-MODES = ("off", "nonreentrant", "reentrant")
-COLUMNS = ("stack", "class", "family", *MODES, "not made")
+SIDES = ("bare", "patched")
+RUNS = tuple(f"{side} {mode}" for side in SIDES for mode in MODES)
+COLUMNS = ("stack", "class", "family", *RUNS, "not made")
+RIGHT = ("=", CHANCE)
+Line = Mapping[str, str]
 Found = dict[str, dict[str, dict[str, str]]]  # by stack and class
-BY_ITSELF = "inputs"
 # What is known of what differs, by the folder in transformers: a failure, or why it is none.
 KNOWN = {
     **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), "F52"),
-    **dict.fromkeys(("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers"), BY_ITSELF),
-    **dict.fromkeys(("dinov3_vit", "groupvit"), "chance"),
-    **dict.fromkeys(("git", "mlcd"), "open"),
+    **dict.fromkeys(("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers"), "F22"),
+    **dict.fromkeys(("git",), "F20"),
+    **dict.fromkeys(("mlcd", "pvt_v2"), "F65"),
+    **dict.fromkeys(("pp_lcnet_v4",), "refused"),
 }
 WORDS = {
     "en": {
-        "F52": "[F52](failures.md#f52)",
-        "inputs": "a part by itself, fed with tensors that need no gradient, as no model feeds it",
-        "chance": "trains with augmentation or sampling of its own",
-        "open": "a failure without a number: not mended",
+        "refused": "says that it supports checkpointing, and is refused by transformers itself",
         "": "**not looked into**",
         "count": "{stack}: {made} of {seen} classes tried could be made small; {differing} differ.",
-        "head": "| class | no checkpointing | non-reentrant | reentrant | |",
+        "head": "| class | no checkpointing | non-reentrant | reentrant | with vlmpatch | |",
+        "unrun": "not run",
     },
     "zh": {
-        "F52": "[F52](failures.md#f52)",
-        "inputs": "单独的部件,输入不需要梯度;实际模型不会这样调用",
-        "chance": "训练时自带随机增强或采样",
-        "open": "尚无编号的问题:未修复",
+        "refused": "声称支持检查点,而 transformers 自己拒绝",
         "": "**尚未调查**",
         "count": "{stack}:尝试的 {seen} 个类中有 {made} 个能做成小模型,其中 {differing} 个不一致。",
-        "head": "| 类 | 不开检查点 | non-reentrant | reentrant | |",
+        "head": "| 类 | 不开检查点 | non-reentrant | reentrant | 使用 vlmpatch | |",
+        "unrun": "未运行",
     },
 }
 
 
-def perform(stack_name: str, only: str, out: Path) -> Iterable[Mapping[str, str]]:
-    """Run the classes inside the stack; a line of each."""
+def perform(stack_name: str, only: str, out: Path, *, patched: bool = False) -> Iterable[Line]:
+    """Run the classes inside the stack, but for those that ``out`` has already; a line of each."""
     stack = envs.read_stacks()[stack_name]
     envs.make(stack)
+    out.mkdir(parents=True, exist_ok=True)
     command: list[str | Path] = ["python", "-W", "ignore", "-m", "tests.lab.modes", "--out", out / "lines"]
-    finished = launch.run(stack, [*command, "--only", only], limit=7200)
+    command += ["--only", only, *(["--patched"] if patched else [])]
+    finished = launch.run(stack, command, limit=7200)
     if finished.rc != 0:
         raise RuntimeError(str(finished))
-    return lines(out / "lines")
-
-
-def lines(path: Path) -> list[Mapping[str, str]]:
-    """What ``tests.lab.modes`` has written so far."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return lines_of(out / "lines")
 
 
 def read(path: Path = STORE) -> Found:
@@ -88,8 +84,14 @@ def save(found: Found, path: Path = STORE) -> None:
 
 
 def differs(about: Mapping[str, str]) -> bool:
-    """Whether a class that was run is not one function in all modes."""
-    return not about["not made"] and any(about[mode] != "=" for mode in MODES)
+    """Whether a class that was run is not one function in all modes, bare or with vlmpatch."""
+    return any(about[run] not in ("", *RIGHT) for run in RUNS)
+
+
+def harmed(about: Mapping[str, str]) -> bool:
+    """Whether vlmpatch made something wrong that was right."""
+    pairs = [(about[f"bare {mode}"], about[f"patched {mode}"]) for mode in MODES]
+    return any(bare in RIGHT and patched not in ("", *RIGHT) for bare, patched in pairs)
 
 
 def shown(language: str) -> str:
@@ -100,25 +102,43 @@ def shown(language: str) -> str:
         differing = {name: about for name, about in sorted(kinds.items()) if differs(about)}
         text = words["count"].format(stack=stack, made=len(made), seen=len(kinds), differing=len(differing))
         rows = [_row(name, about, words) for name, about in differing.items()]
-        parts += [text, "", words["head"], "|---" * 5 + "|", *rows, ""]
+        parts += [text, "", words["head"], "|---" * 6 + "|", *rows, ""]
     return "\n".join(parts).rstrip()
 
 
 def _row(name: str, about: Mapping[str, str], words: Mapping[str, str]) -> str:
-    known = words[KNOWN.get(about["family"], "")]
-    return f"| {name} | {' | '.join(about[mode] for mode in MODES)} | {known} |"
+    known = KNOWN.get(about["family"], "")
+    said = words.get(known, f"[{known}](failures.md#{known.lower()})")
+    bare, patched = ([about[f"{side} {mode}"] for mode in MODES] for side in SIDES)
+    wrong = [f"{mode}: {found}" for mode, found in zip(MODES, patched, strict=True) if found not in RIGHT]
+    after = words["unrun"] if not any(patched) else "; ".join(wrong) or "="
+    return f"| {name} | {' | '.join(bare)} | {after} | {said} |"
+
+
+def merge(found: Found, stack: str, side: str, ran: Iterable[Line]) -> None:
+    """Add what one side did to what is on file."""
+    for line in ran:
+        about = found.setdefault(stack, {}).setdefault(line["class"], dict.fromkeys(COLUMNS[2:], ""))
+        said = {f"{side} {mode}": line.get(mode, "") for mode in MODES}
+        about |= {"family": line["module"], "not made": line.get("not made", ""), **said}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.families")
     parser.add_argument("stack", choices=envs.read_stacks())
     parser.add_argument("--only", default="", help="beginnings of class names, by commas")
-    parser.add_argument("--lines", type=Path, help="take these, run nothing")
+    parser.add_argument("--sides", default=",".join(SIDES))
+    parser.add_argument("--out", type=Path, help="keep what was run here, and do not run it again")
+    parser.add_argument("--unrun", action="store_true", help="take what --out has, run nothing")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="modes-") as out:
-        ran = lines(asked.lines) if asked.lines else perform(asked.stack, asked.only, Path(out))
-    found = read()
-    for line in ran:
-        about = {"family": line["module"], **{name: line.get(name, "") for name in (*MODES, "not made")}}
-        found.setdefault(asked.stack, {})[line["class"]] = about
-    save(found)
+    with tempfile.TemporaryDirectory(prefix="modes-") as temporary:
+        for side in asked.sides.split(","):
+            out = (asked.out or Path(temporary)) / side
+            ran = (
+                lines_of(out / "lines")
+                if asked.unrun
+                else perform(asked.stack, asked.only, out, patched=side == "patched")
+            )
+            found = read()
+            merge(found, asked.stack, side, ran)
+            save(found)

@@ -22,6 +22,19 @@ def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert copy.read_bytes() == model_classes.STORE.read_bytes()
 
 
+def test_vlmpatch_makes_nothing_wrong() -> None:
+    every = [about for kinds in model_classes.read().values() for about in kinds.values()]
+    assert any(about["patched off"] for about in every)
+    assert not [about for about in every if model_classes.harmed(about)]
+
+
+def test_what_goes_wrong_with_vlmpatch_alone_is_harm() -> None:
+    right = dict.fromkeys(model_classes.RUNS, "=")
+    assert not model_classes.harmed(right)
+    assert not model_classes.harmed(right | {"bare off": "1e-01 off", "patched off": "1e-01 off"})
+    assert model_classes.harmed(right | {"patched reentrant": "1e-01 off"})
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_what_differs_is_on_the_page(language: str) -> None:
     page = model_classes.shown(language)
