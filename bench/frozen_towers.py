@@ -12,38 +12,57 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.lab import envs, launch, pages
 
 STACKS = ("tf457-ds0182", "tf523-ds0198")
 BEGIN = "<!-- written by bench.frozen_towers -->"
 HEADS = {
-    "en": ("transformers", "the tower", "in the graph", "kept, tower not checkpointed", "kept, checkpointed"),
-    "zh": ("transformers", "视觉塔", "在计算图中", "保留量,视觉塔不开检查点", "保留量,开检查点"),
+    "en": (
+        *("transformers", "the tower", "in the graph", "kept, tower not checkpointed", "kept, checkpointed"),
+        *("with vlmpatch, not checkpointed", "checkpointed"),
+    ),
+    "zh": (
+        *("transformers", "视觉塔", "在计算图中", "保留量,视觉塔不开检查点", "保留量,开检查点"),
+        *("使用 vlmpatch,不开检查点", "开检查点"),
+    ),
 }
 WORDS = {
     "en": {True: "frozen", False: "trained", "yes": "yes", "no": "no"},
     "zh": {True: "冻结", False: "训练", "yes": "是", "no": "否"},
 }
-Row = tuple[str, bool, bool, int, int]
+
+
+class Row(NamedTuple):
+    """Bytes that are kept of a frozen or a trained tower, without and with its checkpointing."""
+
+    release: str
+    frozen: bool
+    graph: bool
+    bare: tuple[int, int]
+    patched: tuple[int, int]
 
 
 def measured(name: str) -> Iterator[Row]:
-    """Release, frozen, in the graph, and bytes without and with checkpointing of the tower."""
+    """What a stack keeps, bare and with vlmpatch."""
     stack = envs.read_stacks()[name]
     envs.make(stack)
-    done = launch.run(stack, ["python", "-m", "bench.frozen_towers_inside"], limit=300)
-    found: list[dict[str, Any]] = [
-        json.loads(line) for line in done.output.splitlines() if line.startswith('{"frozen"')
-    ]
+    release = next(p.split("==")[1] for p in stack.packages if p.startswith("transformers=="))
+    bare, patched = ran(stack), ran(stack, "--patched")
+    for frozen in (True, False):
+        kept = [tuple(runs[frozen, tower]["bytes"] for tower in (False, True)) for runs in (bare, patched)]
+        yield Row(release, frozen, bare[frozen, False]["graph"], *kept)
+
+
+def ran(stack: envs.Stack, *more: str) -> dict[tuple[bool, bool], dict[str, Any]]:
+    """What each setting came to, by whether the tower is frozen, and whether it is checkpointed."""
+    done = launch.run(stack, ["python", "-m", "bench.frozen_towers_inside", *more], limit=300)
+    found = [json.loads(line) for line in done.output.splitlines() if line.startswith('{"frozen"')]
     if done.rc != 0 or not found:
         raise RuntimeError(str(done))
-    release = next(p.split("==")[1] for p in stack.packages if p.startswith("transformers=="))
     asked = [run for run in found if run["input_grads"]]  # as every framework has it
-    for frozen in (True, False):
-        off, on = (next(r for r in asked if (r["frozen"], r["tower"]) == (frozen, t)) for t in (False, True))
-        yield release, frozen, off["graph"], off["bytes"], on["bytes"]
+    return {(run["frozen"], run["tower"]): run for run in asked}
 
 
 def main() -> None:
@@ -54,8 +73,11 @@ def main() -> None:
     for language, heads in HEADS.items():
         words = WORDS[language]
         body = [
-            (release, words[frozen], words["yes" if graph else "no"], f"{off:,}", f"{on:,}")
-            for release, frozen, graph, off, on in rows
+            (
+                *(row.release, words[row.frozen], words["yes" if row.graph else "no"]),
+                *(f"{kept:,}" for kept in (*row.bare, *row.patched)),
+            )
+            for row in rows
         ]
         page = pages.DOCS[language] / "frozen-towers.md"
         page.write_text(pages.filled(page.read_text("utf-8"), BEGIN, pages.table(heads, body)), "utf-8")

@@ -1,9 +1,13 @@
-"""What ``bench.frozen_towers`` runs inside a stack: a line of JSON a setting."""
+"""What ``bench.frozen_towers`` runs inside a stack: a line of JSON a setting; ``--patched`` with vlmpatch."""
 
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
+
+if "--patched" in sys.argv:
+    import vlmpatch  # noqa: F401
 
 import torch
 

@@ -64,14 +64,20 @@ def check(got: Gradients, right: Gradients) -> None:
 
 
 def one_step(
-    cell: Cell, folder: Path, model: Any, engine: Any, feed: Feed = lambda model, batch: batch
+    cell: Cell,
+    folder: Path,
+    model: Any,
+    engine: Any,
+    feed: Feed = lambda model, batch: batch,
+    trained: Callable[[str], bool] = lambda name: True,
 ) -> Gradients:
     """Forward and backward over this rank's batches; the gradients must be those of the plain run."""
     batches = samples.make_batches(cell, folder, dist.get_rank())
     losses = [engine.forward(feed(model, batch)) for batch in batches]
     engine.backward(torch.stack(losses).sum())
     found = recording.gradients(engine, model)
-    check(found, plain(cell, folder, feed))
+    right = plain(cell, folder, feed)
+    check(found, {name: gradient for name, gradient in right.items() if trained(name)})
     return found
 
 
@@ -390,6 +396,43 @@ def _labelled(row: torch.Tensor) -> Batch:
     return {"input_ids": row, "labels": row}
 
 
+# --- a frozen tower -------------------------------------------------------------------------------
+
+
+def frozen_tower(cell: Cell, folder: Path) -> Gradients:
+    """The vision tower is frozen, and its checkpointing switched off for that; nothing of it is kept."""
+    model = loading.prepare(cell, folder)
+    tower = getattr(model, "visual", None) or model.model.visual
+    tower.requires_grad_(False)
+    for module in tower.modules():
+        if hasattr(module, "gradient_checkpointing"):
+            module.gradient_checkpointing = False
+    model.enable_input_require_grads()  # once more: frameworks call it too
+    engine = engines.ENGINES[cell.engine](cell, model)
+    kept = _kept_by(tower)
+    found = one_step(cell, folder, model, engine, trained=lambda name: "visual" not in name)
+    if kept:
+        raise Wrong(f"the frozen tower keeps {sum(kept.values())} bytes for a backward")
+    return found
+
+
+def _kept_by(tower: Any) -> dict[int, int]:
+    """The bytes that autograd keeps of the tower's forwards from now on, by where they lie; no weights."""
+    kept: dict[int, int] = {}
+    weights = {parameter.untyped_storage().data_ptr() for parameter in tower.parameters()}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    tower.register_forward_pre_hook(lambda *_: hooks.__enter__())
+    tower.register_forward_hook(lambda *_: hooks.__exit__())
+    return kept
+
+
 # --- accumulated losses ---------------------------------------------------------------------------
 
 
@@ -534,6 +577,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "old_sampler": old_sampler,
+    "frozen_tower": frozen_tower,
     "shared_layers": shared_layers,
     "wrapped": wrapped,
     "own_calls": own_calls,
