@@ -1,0 +1,43 @@
+"""``upstream/``: what goes wrong in the newest releases, and the smallest change that ends it there."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.lab import launch
+from tests.lab.envs import Stack
+
+UPSTREAM = launch.ROOT / "upstream"
+STACK = "tf523-ds0198"  # the newest
+SOURCE = re.compile(r"^\+\+\+ b/(?:src/)?(\S+)", re.M)
+
+
+def cases() -> list[str]:
+    """The failures that there is a report of."""
+    return sorted(path.name for path in UPSTREAM.iterdir() if path.is_dir())
+
+
+def changed(case: str) -> list[str]:
+    """The files that its change changes, below ``site-packages``."""
+    return SOURCE.findall((UPSTREAM / case / "change.patch").read_text("utf-8"))
+
+
+def overlaid(case: str, stack: Stack, folder: Path) -> Path:
+    """A folder for ``PYTHONPATH`` that holds the installed package, changed as the report asks for.
+
+    Raises:
+        CalledProcessError: the change does not apply to what is installed.
+    """
+    (site,) = stack.folder.glob("lib/python3.*/site-packages")
+    (package,) = {name.partition("/")[0] for name in changed(case)}
+    subprocess.run(["cp", "-rs", site / package, folder], check=True)
+    for name in changed(case):
+        (folder / name).unlink()
+        shutil.copy(site / name, folder / name)
+    text = (UPSTREAM / case / "change.patch").read_bytes().replace(b"/src/", b"/")
+    words = ["patch", "--strip=1", "--fuzz=0", "--batch", "--directory", str(folder)]
+    subprocess.run(words, input=text, check=True, capture_output=True)
+    return folder
