@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from tests.generate import figures
-from tests.generate.failures import CATALOG, KNOWN, linked
+from tests.generate.failures import CATALOG, KNOWN, linked, upstream
 from tests.lab import pages as docs
 from tests.matrix import field_reports
 from vlmpatch.tools.explain.failures import Failure
@@ -136,6 +136,7 @@ def _one(failure: Failure, language: str) -> Iterator[str]:
         yield words["measured"]
         yield words["legend"]
         yield docs.table(heads["cases"], cases)
+    yield from upstream(failure, language, linked=False)
     if threads := _threads().get(failure.id):
         yield words["reports"]
         lines = [field_reports.line(report, language) for report in threads]

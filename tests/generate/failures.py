@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from tests.lab import pages
 from vlmpatch.catalog import read
@@ -36,6 +37,9 @@ WORDS = {
         "open": "**No patch of its own;** the advice helps.",
         "advice": "**Advice:** {text}",
         "rows": "**Runs that show it:** {text} in [compatibility.md](compatibility.md).",
+        "reported": "**The newest releases have it; reported:** {text}.",
+        "unreported": "**The newest releases have it; not reported yet.**",
+        "report": " {place} has a reproduction, the smallest change and the text of a report.",
         "foreign": "## What vlmpatch does not fix",
         "foreigners": "`explain` recognises these too, so that nobody looks for a patch that does not exist.",
         "head": ("what it is", "why", "what to do"),
@@ -61,12 +65,16 @@ WORDS = {
         "open": "**没有专门的补丁;** 请按建议处理。",
         "advice": "**建议:** {text}",
         "rows": "**相关实测:** [compatibility.md](compatibility.md) 中的 {text}。",
+        "reported": "**最新版本仍有此问题;已报告:** {text}。",
+        "unreported": "**最新版本仍有此问题;尚未报告。**",
+        "report": " {place} 中有复现脚本、最小改动和报告正文。",
         "foreign": "## 不归 vlmpatch 解决的",
         "foreigners": "`explain` 能把它们区分开,免得白找补丁。",
         "head": ("是什么", "原因", "怎么办"),
         "join": "、",
     },
 }
+ROOT = Path(default_path()).parent
 KNOWN = failures.read(default_path())
 CATALOG = read.read(default_path())
 
@@ -118,6 +126,26 @@ def section(failure: Failure, rows: list[str], language: str) -> Iterator[str]:
     yield words["advice"].format(text=_advice(failure, language))
     if rows:
         yield words["rows"].format(text=words["join"].join(rows))
+    yield from upstream(failure, language)
+
+
+def upstream(failure: Failure, language: str, linked: bool = True) -> Iterator[str]:
+    """Whether upstream was told of what its newest releases have; else what is ready for that.
+
+    Args:
+        failure: of which.
+        language: of the page.
+        linked: whether the page lies in the repository, and can lead to what is ready.
+    """
+    words = {key: str(value) for key, value in WORDS[language].items()}
+    if failure.reported:
+        yield words["reported"].format(text=words["join"].join(failure.reported))
+    elif failure.reported is not None:
+        folder = f"upstream/{failure.file.removesuffix('.toml')}"
+        path = "../" * (2 + (language == "zh")) + f"{folder}/report.md"
+        place = f"[`{folder}`]({path})" if linked else f"`{folder}`"
+        ready = words["report"].format(place=place) if (ROOT / folder).is_dir() else ""
+        yield words["unreported"] + ready
 
 
 def _advice(failure: Failure, language: str) -> str:

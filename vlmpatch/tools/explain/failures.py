@@ -82,7 +82,8 @@ class Failure(NamedTuple):
     """One failure; the pairs are English and Chinese. A ``foreign`` one is none that vlmpatch ends.
 
     ``harmless`` says when a hint of it, a warning that was printed, is none; ``untranslated`` are the keys
-    whose Chinese is English still.
+    whose Chinese is English still. ``reported`` has the places where upstream was told of it, none where it
+    was not; it is None where no new release has the failure.
     """
 
     id: str
@@ -98,6 +99,12 @@ class Failure(NamedTuple):
     readme: tuple[Row, ...]
     symptoms: tuple[Symptom, ...]
     untranslated: tuple[str, ...]
+    reported: tuple[str, ...] | None = None
+
+    @property
+    def file(self) -> str:
+        """The name of its file in ``failures/``."""
+        return f"{_plain(self.id, 2)}.toml"
 
     def patches(self, catalog: Catalog, symptom: Symptom | None = None) -> list[Entry]:
         """The patches that end this failure, or this symptom of it where it names some."""
@@ -176,7 +183,10 @@ def parse(table: Mapping[str, Any], name: str) -> Failure:
     Raises:
         ValueError: something in it is not as it should be; the text names the key and what to write.
     """
-    _known_keys(table, {"id", "order", "foreign", "readme", "symptoms", *_paired(*_TEXTS, *_MORE, "advice")})
+    _known_keys(
+        table,
+        {"id", "order", "foreign", "readme", "symptoms", "reported", *_paired(*_TEXTS, *_MORE, "advice")},
+    )
     if not isinstance(foreign := table.get("foreign", False), bool):
         raise ValueError("foreign is neither true nor false")
     if not isinstance(order := table.get("order"), int):
@@ -197,6 +207,7 @@ def parse(table: Mapping[str, Any], name: str) -> Failure:
         readme=_rows(table, more["see"]),
         symptoms=tuple(_symptom(each, number) for number, each in enumerate(_tables(table, "symptoms"), 1)),
         untranslated=tuple(key for key in (*_TEXTS, *_MORE, "advice") if _untranslated(table, key)),
+        reported=_strings(table, "reported") if "reported" in table else None,
         **given,
         **more,
     )
