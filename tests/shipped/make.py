@@ -1,0 +1,199 @@
+"""Tiny checkpoints whose special tokens have the numbers of the real ones, and data in the shapes of programs.
+
+    python -m tests.shipped.make FOLDER
+
+runs inside a stack. Public programs say numbers of tokens themselves (151655 is Qwen's image), and tell a model
+by the name of its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.families._shared import files
+from tests.families._shared.sizes import QWEN3_VISION
+from tests.families.qwen2_5_vl import KIND as QWEN2_5_VL
+from tests.families.qwen2_vl import KIND as QWEN2_VL
+
+VOCABULARY = 151_936
+NUMBERS = {
+    "assistant": 77_091,
+    **{token: 151_643 + place for place, token in enumerate(files.QWEN_TOKENS)},
+}
+MODELS = {"Qwen2-VL": QWEN2_VL, "Qwen2.5-VL": QWEN2_5_VL}
+SAID = ("a cat", "hello world", "the image", "you are a helpful assistant")
+
+
+def main(folder: Path) -> None:
+    for name, kind in MODELS.items():
+        made = folder / name
+        files.build(kind, made)
+        renumbered(made)
+        weights(made, kind)
+    qwen3(folder / "qwen3-vl-tiny", folder / "Qwen2-VL")
+    rows = data(folder / "data")
+    hub_data(folder / "data", rows)
+
+
+def renumbered(folder: Path) -> None:
+    """The tokenizer again, with ``NUMBERS`` for those that programs name by number."""
+    path = folder / "tokenizer.json"
+    pieces = _pieces(path, "assistant")
+    tokenizer = json.loads(path.read_text())
+    vocabulary, merges = tokenizer["model"]["vocab"], tokenizer["model"]["merges"]
+    for place in range(1, len(pieces)):
+        whole, pair = "".join(pieces[: place + 1]), ["".join(pieces[:place]), pieces[place]]
+        merges.append(" ".join(pair) if isinstance(merges[0], str) else pair)
+        vocabulary.setdefault(whole, len(vocabulary))
+    vocabulary = {token: NUMBERS.get(token, number) for token, number in vocabulary.items()}
+    tokenizer["model"]["vocab"] = vocabulary
+    for added in tokenizer["added_tokens"]:
+        added["id"] = vocabulary[added["content"]]
+    path.write_text(json.dumps(tokenizer))
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    pairs = [pair if isinstance(pair, str) else " ".join(pair) for pair in merges]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *pairs, ""]))
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    settings["added_tokens_decoder"] = {
+        str(vocabulary[each["content"]]): each for each in settings["added_tokens_decoder"].values()
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def _pieces(path: Path, word: str) -> list[str]:
+    """What the tokenizer at ``path`` makes of ``word``."""
+    from tokenizers import Tokenizer
+
+    found: list[str] = Tokenizer.from_file(str(path)).encode(word).tokens
+    return found
+
+
+def weights(folder: Path, kind: files.Kind) -> None:
+    """The model again, over the whole vocabulary."""
+    import torch
+    import transformers
+
+    settings = json.loads((folder / "config.json").read_text())
+    ids = {token: NUMBERS[token] for token in files.QWEN_TOKENS}
+    for part in (settings, settings.get("text_config", {})):
+        part |= {"vocab_size": VOCABULARY, "tie_word_embeddings": True, **files.qwen_ids(ids)}
+        part |= {
+            "bos_token_id": ids[files.PAD],
+            "eos_token_id": ids[files.END],
+            "pad_token_id": ids[files.PAD],
+        }
+    torch.manual_seed(0)
+    made = getattr(transformers, kind.model)(getattr(transformers, kind.config)(**settings))
+    made.save_pretrained(folder)
+
+
+def qwen3(folder: Path, beside: Path) -> None:
+    """Qwen3-VL, with the tokenizer of its neighbour; only where transformers has it."""
+    import shutil
+
+    import torch
+    import transformers
+
+    if not hasattr(transformers, "Qwen3VLConfig"):
+        return
+    shutil.copytree(beside, folder, ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
+    ids = files.qwen_ids({token: NUMBERS[token] for token in files.QWEN_TOKENS})
+    text = json.loads((beside / "config.json").read_text())
+    text = {**text, **text.get("text_config", {})}
+    kept = (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+    )
+    tiny = {
+        name: text[name] for name in (*kept, "vocab_size", "bos_token_id", "eos_token_id", "pad_token_id")
+    }
+    tiny |= {
+        "head_dim": 16,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [2, 3, 3], "mrope_interleaved": True},
+    }
+    vision = {**QWEN3_VISION, "patch_size": 16}
+    config = transformers.Qwen3VLConfig(
+        text_config=tiny, vision_config=vision, tie_word_embeddings=True, **ids
+    )
+    torch.manual_seed(0)
+    transformers.Qwen3VLForConditionalGeneration(config).save_pretrained(folder)
+    processing = {**files.QWEN_PREPROCESSOR, "patch_size": 16, "processor_class": "Qwen3VLProcessor"}
+    processing |= {"size": {"shortest_edge": 32 * 32 * 4, "longest_edge": 32 * 32 * 16}}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processing))
+    video = {**processing, "video_processor_type": "Qwen3VLVideoProcessor"}
+    (folder / "video_preprocessor_config.json").write_text(json.dumps(video))
+
+
+def data(folder: Path, rows: int = 12) -> list[dict[str, Any]]:
+    """``images.json``, where each row has an image, and ``mixed.json``, where every second one has none."""
+    from PIL import Image
+
+    folder.mkdir()
+    chance = random.Random(0)
+    made: list[dict[str, Any]] = []
+    for number in range(rows):
+        width = 84 + 28 * (number % 2)
+        path = folder / f"{number}.png"
+        Image.frombytes("RGB", (width, 84), chance.randbytes(3 * width * 84)).save(path)
+        said = " ".join([SAID[number % 4]] * (1 + number % 3))
+        turns = [{"from": "human", "value": "<image>\ndescribe the image"}, {"from": "gpt", "value": said}]
+        made.append({"id": str(number), "image": path.name, "conversations": turns})
+    (folder / "images.json").write_text(json.dumps(made))
+    mixed = [without_image(row) if number % 2 else row for number, row in enumerate(made)]
+    (folder / "mixed.json").write_text(json.dumps(mixed))
+    (folder / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mixed))
+    return made
+
+
+def without_image(row: dict[str, Any]) -> dict[str, Any]:
+    asked, answered = row["conversations"]
+    return {"id": row["id"], "conversations": [{**asked, "value": "hello you"}, answered]}
+
+
+def hub_data(folder: Path, rows: list[dict[str, Any]]) -> None:
+    """The same as data sets of the hub: for SFT, for DPO, and questions for GRPO; where ``datasets`` is there."""
+    try:
+        from datasets import Dataset, Image, Sequence
+    except ImportError:
+        return
+    images = [str(folder / row["image"]) for row in rows]
+    asked = [
+        {"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "describe"}]}
+    ] * len(rows)
+    said = [
+        {"role": "assistant", "content": [{"type": "text", "text": row["conversations"][1]["value"]}]}
+        for row in rows
+    ]
+    worse = [{"role": "assistant", "content": [{"type": "text", "text": "hello"}]}] * len(rows)
+    several = {"images": [[image] for image in images]}
+    sets = {
+        "sft": {**several, "messages": [[one, other] for one, other in zip(asked, said, strict=True)]},
+        "dpo": {
+            **several,
+            "prompt": [[each] for each in asked],
+            "chosen": [[each] for each in said],
+            "rejected": [[each] for each in worse],
+        },
+        "grpo": {
+            "image": images,
+            "problem": ["describe the image"] * len(rows),
+            "solution": [row["conversations"][1]["value"] for row in rows],
+        },
+    }
+    for name, columns in sets.items():
+        made = Dataset.from_dict(columns)
+        column, kind = ("image", Image()) if name == "grpo" else ("images", Sequence(Image()))
+        made.cast_column(column, kind).to_parquet(
+            str(folder / name / "data" / "train-00000-of-00001.parquet")
+        )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,259 @@
+"""The programs of ``programs.toml``, and runs of them.
+
+    VLMPATCH_SOURCES=CLONES python -m tests.shipped.programs [ID …]
+
+prints a line a run: the program, its engine, how it ends bare and with vlmpatch, and how far it is from DDP
+without checkpointing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.lab import envs, forked, launch, launches
+from tests.lab.forked import Job
+from tests.lab.launch import Finished
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).resolve().parent
+START = HERE / "start.py"
+STEPS = 3
+REFERENCE = "reference"  # DDP without checkpointing, with vlmpatch
+ENGINES = ("ddp", "zero2", "zero3")
+# What every program is told. Plain SGD: Adam makes as much of a rounding error as of a gradient.
+TRAINING = (
+    *("--output_dir", "{out}", "--max_steps", str(STEPS), "--per_device_train_batch_size", "1"),
+    *("--optim", "sgd", "--learning_rate", "0.05", "--logging_steps", "1", "--save_strategy", "no"),
+    *("--report_to", "none", "--bf16", "False", "--seed", "1"),
+)
+ALIKE = 2e-5  # of norms of gradients and of weights, in float32
+ENVIRONMENT = {"WANDB_MODE": "disabled", "HF_DATASETS_OFFLINE": "1"}
+IMPORTS = ("torch", "transformers.trainer", "peft", "deepspeed")
+
+
+@dataclass(frozen=True)
+class Program:
+    """One training program: where it lies, and what it is told."""
+
+    id: str
+    repository: str
+    commit: str
+    script: str
+    arguments: tuple[str, ...]
+    stack: str = "trl024"
+    folders: tuple[str, ...] = ()  # in which its modules are looked for
+    engines: tuple[str, ...] = ENGINES
+    bare: Mapping[str, str] = field(default_factory=dict, hash=False)  # how it fails, by engine
+    settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # for start.py
+    cwd: str = "."
+
+    @property
+    def source(self) -> launches.Shipped:
+        return launches.Shipped(self.repository, self.commit, self.cwd, self.script)
+
+
+class Left(NamedTuple):
+    """A repository whose program is not run here, and why."""
+
+    repository: str
+    why: str
+
+
+class Ended(NamedTuple):
+    """How a run ended: its exit status, what it came to, and what it printed."""
+
+    rc: int
+    result: dict[str, Any] | None
+    output: str
+
+    @property
+    def right(self) -> bool:
+        """Whether it trained all its steps and ended in order."""
+        return self.rc == 0 and self.result is not None and self.result["steps"] == STEPS
+
+    def said(self) -> str:
+        if self.right:
+            return "ends"
+        lines = [line for line in self.output.splitlines() if "Error" in line and "Traceback" not in line]
+        return lines[0][:160] if lines else self.output[-160:].replace("\n", " ")
+
+
+def read() -> tuple[dict[str, Program], tuple[Left, ...]]:
+    """Those that run, by id, and those that do not."""
+    tables = tomllib.loads((HERE / "programs.toml").read_text(encoding="utf-8"))
+    found = [
+        Program(**{name: _hashable(value) for name, value in each.items()}) for each in tables["program"]
+    ]
+    return {each.id: each for each in found}, tuple(Left(**each) for each in tables["left"])
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def sources() -> Path | None:
+    """The folder of clones, where there is one."""
+    said = os.environ.get("VLMPATCH_SOURCES")
+    return Path(said) if said else None
+
+
+def clone_of(program: Program) -> Path | None:
+    folder = sources()
+    found = launches.clone(folder, program.source) if folder else None
+    return found if found and found.is_dir() else None
+
+
+Run = tuple[Program, str]  # a program and an engine
+
+
+class Workshop:
+    """Unpacked repositories, and runs of their programs.
+
+    Args:
+        folder: where they are put.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def unpacked(self, program: Program) -> Path:
+        """The repository's files at the commit that is named."""
+        folder, clone = self.folder / program.repository.replace("/", "+"), clone_of(program)
+        if not folder.exists():
+            assert clone is not None
+            launches.unpacked(clone, program.commit, folder)
+        return folder
+
+    def run(self, stack: str, runs: Sequence[Run], *, patched: bool) -> dict[Run, Ended]:
+        """Run programs of one stack, each on two ranks; all are forked from one process."""
+        made = checkpoints(stack)
+        out = Path(tempfile.mkdtemp(dir=self.folder))
+        jobs = {run: self.job(run, made, out / str(number)) for number, run in enumerate(runs)}
+        finished = forked.run(
+            envs.read_stacks()[stack],
+            list(jobs.values()),
+            out / "printed",
+            imports=IMPORTS,
+            env={"VLMPATCH_DISABLE": "" if patched else "all", **ENVIRONMENT},
+            gloo=True,
+            waiting=True,
+        )
+        return {
+            run: ended(finished[job], out / str(number)) for number, (run, job) in enumerate(jobs.items())
+        }
+
+    def job(self, run: Run, made: Path, out: Path) -> Job:
+        """The words of one run, as a user types them."""
+        program, engine = run
+        root = self.unpacked(program)
+        out.mkdir(parents=True)
+        places = {"out": str(out / "trained"), "made": str(made), "root": str(root)}
+        folders = os.pathsep.join(str(root / each) for each in program.folders)
+        settings = _filled(json.dumps(program.settings), places)
+        words = [_filled(each, places) for each in (*program.arguments, *TRAINING)]
+        start = (START, out / "result.json", folders, settings, root / program.script)
+        return Job((*map(str, start), *words, *_of_engine(engine, out)))
+
+
+def checkpoints(stack: str) -> Path:
+    """The folder of checkpoints and data for ``stack``, made once."""
+    made = envs.read_stacks()[stack]
+    envs.make(made)
+    recipe = hashlib.sha256((HERE / "make.py").read_bytes()).hexdigest()[:8]
+    folder = envs.cache_root() / "models" / f"shipped-{stack}-{recipe}"
+    with envs.locked(folder.with_suffix(".lock")):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            finished = launch.run(made, ["python", "-m", "tests.shipped.make", folder], limit=240)
+            if finished.rc != 0:
+                raise RuntimeError(str(finished))
+            (folder / "complete").touch()
+    return folder
+
+
+def _filled(word: str, places: Mapping[str, str]) -> str:
+    for name, place in places.items():
+        word = word.replace(f"{{{name}}}", place)
+    return word
+
+
+def _of_engine(engine: str, out: Path) -> list[str]:
+    """What the launch line says of the engine and of checkpointing."""
+    checkpointing = ["--gradient_checkpointing", str(engine != REFERENCE)]
+    if not engine.startswith("zero"):
+        return [*checkpointing, "--ddp_backend", "gloo", "--use_cpu", "true"]
+    config = {
+        "train_micro_batch_size_per_gpu": "auto",
+        "gradient_accumulation_steps": "auto",
+        "gradient_clipping": "auto",
+        "zero_optimization": {"stage": int(engine[-1]), "overlap_comm": False},
+        "zero_allow_untested_optimizer": True,
+    }
+    path = out / "deepspeed.json"
+    path.write_text(json.dumps(config))
+    return [*checkpointing, "--deepspeed", str(path)]
+
+
+def ended(finished: Finished, out: Path) -> Ended:
+    """What a run left."""
+    result = out / "result.json"
+    return Ended(finished.rc, json.loads(result.read_text()) if result.exists() else None, finished.output)
+
+
+def difference(found: Mapping[str, Any], right: Mapping[str, Any]) -> float:
+    """How far norms of gradients and of weights are apart, relative to their size."""
+    pairs = list(zip(found["norms"], right["norms"], strict=True))
+    pairs += [
+        (found["sums"][_plain(name)], value)
+        for name, value in right["sums"].items()
+        if _plain(name) in found["sums"]
+    ]
+    return max(abs(one - other) / max(abs(other), 1e-6) for one, other in pairs)
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("module.")
+
+
+def main(ids: Sequence[str]) -> int:
+    programs, _ = read()
+    chosen = [programs[id_] for id_ in ids or programs if clone_of(programs[id_])]
+    with tempfile.TemporaryDirectory() as folder:
+        workshop = Workshop(Path(folder))
+        for stack in dict.fromkeys(each.stack for each in chosen):
+            runs = [(each, engine) for each in chosen if each.stack == stack for engine in each.engines]
+            references = [(each, REFERENCE) for each in chosen if each.stack == stack]
+            patched = workshop.run(stack, [*references, *runs], patched=True)
+            bare = workshop.run(stack, runs, patched=False)
+            for program, engine in runs:
+                right = patched[program, REFERENCE]
+                ways = [against(found[program, engine], right) for found in (bare, patched)]
+                print(f"{program.id} {engine}: bare {ways[0]}; vlmpatch {ways[1]}", flush=True)
+    return 0
+
+
+def against(run: Ended, right: Ended) -> str:
+    """How far ``run`` is from ``right``, or how one of them failed."""
+    for each in (run, right):
+        if not each.right:
+            return each.said()
+    assert run.result and right.result
+    return f"{difference(run.result, right.result):.1e}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

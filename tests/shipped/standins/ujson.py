@@ -1,0 +1,3 @@
+from json import dump, dumps, load, loads
+
+__all__ = ["dump", "dumps", "load", "loads"]

@@ -1,0 +1,116 @@
+"""Runs in a rank: a program as its repository has it, and what its training came to.
+
+    python start.py RESULT FOLDERS SETTINGS SCRIPT ARGUMENT …
+
+``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``set``, values that the
+repository asks its users to edit in a file. ``RESULT`` is what the training came to: the log, and the weights.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import sys
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+STANDINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standins")
+
+
+class _Unused(ModuleType):
+    """A package of which everything there is does nothing."""
+
+    __path__: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return mock.MagicMock(name=f"{self.__name__}.{name}")
+
+
+def main() -> None:
+    result, folders, settings, script, *arguments = sys.argv[1:]
+    asked = json.loads(settings)
+    sys.path[:1] = [STANDINS, *folders.split(os.pathsep)]
+    for name in asked.get("unused", ()):
+        sys.modules[name] = _Unused(name)
+    _without_a_gpu()
+    for place, value in asked.get("set", {}).items():
+        module, _, name = place.partition(":")
+        vars(importlib.import_module(module))[name].update(value)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+    _record(result)
+    runpy.run_path(script, run_name="__main__")
+
+
+def _without_a_gpu() -> None:
+    """``flash_attention_2`` may be asked for, the stand-in computes it; and a GPU may be waited for."""
+    import torch
+    import transformers.utils.import_utils as asked
+
+    for name in ("synchronize", "empty_cache", "set_device"):
+        setattr(torch.cuda, name, lambda *arguments: None)
+
+    asked.is_flash_attn_2_available = lambda: True
+    for name, module in list(sys.modules.items()):
+        if name.startswith("transformers") and "is_flash_attn_2_available" in vars(module):
+            vars(module)["is_flash_attn_2_available"] = asked.is_flash_attn_2_available
+    from transformers import PreTrainedModel
+
+    for name in ("_flash_attn_2_can_dispatch", "_check_and_enable_flash_attn_2"):
+        if hasattr(PreTrainedModel, name):
+            setattr(PreTrainedModel, name, _as_asked)
+
+
+def _as_asked(self: Any, config: Any = None, *arguments: Any, **more: Any) -> Any:
+    """Whichever of the two it stands for: one is a class method that returns its configuration."""
+    if isinstance(config, bool) or config is None:
+        return True
+    config._attn_implementation = "flash_attention_2"
+    return config
+
+
+def _record(result: str) -> None:
+    """Have every Trainer write what its training came to, as its last callback."""
+    from transformers import TrainerCallback, trainer
+
+    class Recorder(TrainerCallback):  # type: ignore[misc]
+        def on_train_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+            _write(result, state, model)
+
+    trainer.DEFAULT_CALLBACKS.append(Recorder)
+
+
+def _write(result: str, state: Any, model: Any) -> None:
+    logged = state.log_history
+    sums: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        with _whole(parameter):
+            sums[name] = float(parameter.detach().double().pow(2).sum())
+    found = {
+        "steps": int(state.global_step),
+        "losses": [float(line["loss"]) for line in logged if "loss" in line],
+        "norms": [float(line["grad_norm"]) for line in logged if "grad_norm" in line],
+        "sums": sums,
+    }
+    if state.is_world_process_zero:
+        with open(result, "w") as handle:
+            json.dump(found, handle)
+
+
+def _whole(parameter: Any) -> Any:
+    """``parameter`` as one tensor, where ZeRO-3 holds a part of it."""
+    if not hasattr(parameter, "ds_id"):
+        return contextlib.nullcontext()
+    import deepspeed
+
+    return deepspeed.zero.GatheredParameters([parameter])
+
+
+if __name__ == "__main__":
+    main()
