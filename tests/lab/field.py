@@ -26,6 +26,7 @@ from vlmpatch_lab import collectives, compare, engines, loading, recording, samp
 from vlmpatch_lab.cell import WORLD, Cell
 
 TOLERANCE = 1e-5
+RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
 Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
 Make = Callable[[Cell], Any]  # a model, before anything trains it
@@ -458,6 +459,28 @@ def accumulate_ignored(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old)
 
 
+def accumulate_loop(cell: Cell, folder: Path) -> Gradients:
+    """A loop of one's own, by ``accelerator.accumulate`` under DeepSpeed; SGD's step says the gradient."""
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    plugin = DeepSpeedPlugin(zero_stage=int(cell.engine[-1]), gradient_accumulation_steps=cell.forwards)
+    plugin.deepspeed_config |= {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.0}
+    made = loading.prepare(cell, folder)
+    before = {name: p.detach().clone() for name, p in made.named_parameters() if p.requires_grad}
+    accelerator = Accelerator(gradient_accumulation_steps=cell.forwards, deepspeed_plugin=plugin)
+    model, optimizer = accelerator.prepare(made, torch.optim.SGD(made.parameters(), lr=RATE))
+    for batch in samples.make_batches(cell, folder, dist.get_rank()):
+        with accelerator.accumulate(model):
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    right = plain(cell, folder)
+    after = dict(made.named_parameters())
+    found = {name: (before[name] - after[name].detach()) / RATE for name in right}
+    check(found, {name: gradient / cell.forwards for name, gradient in right.items()})
+    return found
+
+
 def old_script(cell: Cell, folder: Path) -> Gradients:
     """A script of 2024: ``compute_loss`` takes no count, the trainer is built with ``tokenizer=``."""
 
@@ -573,6 +596,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "accumulate": accumulate,
     "accumulate_text": accumulate_text,
     "accumulate_ignored": accumulate_ignored,
+    "accumulate_loop": accumulate_loop,
     "old_script": old_script,
     "packed": packed,
     "prefix": prefix,

@@ -24,9 +24,10 @@ else:
     import tomli as tomllib
 
 DATA = ROOT / "data" / "field-reports.toml"
-STATES = ("ended", "told", "open", "upstream", "unclear", "other")
+STATES = ("ended", "told", "upstream", "unclear", "other")
 SHOWN = {"transformers": "transformers", "deepspeed": "DeepSpeed", "trl": "TRL", "ms-swift": "ms-swift"}
 THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
+PAGE = re.compile(r"https://(?!github\.com/)([\w.-]+)/\S+")
 Table = Mapping[str, Any]
 
 WORDS: dict[str, dict[str, str]] = {
@@ -38,20 +39,20 @@ WORDS: dict[str, dict[str, str]] = {
             "`owner/repository#number`. A thread is *fixed* where its failure was reproduced here on the "
             "stacks named, fails there without vlmpatch, and trains with it, with the gradients of the plain "
             "run. That was done on small models and not by the thread's author: where the model of the "
-            "thread is another, its line or its section says so. Causes are in "
+            "thread is another, its line or its section says so. It is *told* where an error, `doctor`, "
+            "`VLMPATCH_WATCH` or `explain` names cause and remedy, and no patch ends it. Causes are in "
             "[failures.md](failures.md), stacks in "
             "[compatibility.md](compatibility.md), the threads in `data/field-reports.toml`."
         ),
         "ended": "fixed",
-        "told": "a clear error",
-        "open": "**not fixed**",
+        "told": "told",
         "upstream": "fixed upstream",
         "unclear": "cannot be told",
         "foreign": "another cause",
         "head": "| thread | what is trained | versions named | with vlmpatch |",
         "seen": "What is seen: {seen}.",
         "by": "Fixed by {patches}. Measured with {models} on {stacks}.",
-        "nothing": "Nothing in vlmpatch ends it today.",
+        "nothing": "No patch ends it; `python -m vlmpatch explain {failure}` has the cause and the remedy.",
         "join": ", ",
         "note": "{state}: {note}",
     },
@@ -62,20 +63,20 @@ WORDS: dict[str, dict[str, str]] = {
             "以及 `import vlmpatch` 之后各自的结果。请用 `owner/repository#编号` 查找你的帖子。"
             "“已解决”指:该问题在所列环境中复现,不用 vlmpatch 时失败,使用后可训练,且梯度与普通运行相等。"
             "这是用小模型做的,并非由发帖人验证;模型与帖子不同之处,该行或该节会写明。"
+            "“已指出”指:没有补丁可解决,但报错、`doctor`、`VLMPATCH_WATCH` 或 `explain` 会写明原因与办法。"
             "原因见 [failures.md](failures.md),"
             "环境见 [compatibility.md](compatibility.md)。"
             "帖子的数据在 `data/field-reports.toml`。"
         ),
         "ended": "已解决",
-        "told": "明确报错",
-        "open": "**未解决**",
+        "told": "已指出",
         "upstream": "上游已修复",
         "unclear": "无法判断",
         "foreign": "其他原因",
         "head": "| 帖子 | 训练内容 | 所提版本 | 使用 vlmpatch |",
         "seen": "现象:{seen}。",
         "by": "由 {patches} 解决。以 {models} 在 {stacks} 上测量。",
-        "nothing": "目前 vlmpatch 没有办法解决。",
+        "nothing": "没有补丁可以解决;`python -m vlmpatch explain {failure}` 写有原因与办法。",
         "join": "、",
         "note": "{state}:{note}",
     },
@@ -94,7 +95,9 @@ def said(table: Table, key: str, language: str) -> str:
 
 
 def thread(url: str) -> str:
-    """``owner/repository#number``, linked."""
+    """``owner/repository#number``, or the host of another page, linked."""
+    if other := PAGE.fullmatch(url):
+        return f"[{other[1]}]({url})"
     found = THREAD.fullmatch(url)
     if found is None:
         raise ValueError(f"{url} is no thread on GitHub")
@@ -128,7 +131,7 @@ def section(kind: Table, reports: list[Table], language: str) -> Iterator[str]:
         stacks = words["join"].join(map(stack, kind["measured"]))
         yield words["by"].format(patches=patches, models=models, stacks=stacks)
     elif "seen" in kind:
-        yield words["nothing"]
+        yield words["nothing"].format(failure=kind["failure"])
     lines = [line(report, language) for report in sorted(reports, key=lambda report: str(report["url"]))]
     yield "\n".join([words["head"], "|---|---|---|---|", *lines])
 

@@ -1,9 +1,9 @@
-"""Tiny checkpoints whose special tokens have the numbers of the real ones, and data in the shapes of programs.
+"""Tiny checkpoints whose special tokens have the numbers of the real ones, and data for programs.
 
     python -m tests.shipped.make FOLDER
 
-runs inside a stack. Public programs say numbers of tokens themselves (151655 is Qwen's image), and tell a model
-by the name of its folder.
+runs inside a stack. Public programs say numbers of tokens themselves (151655 is Qwen's image), and tell a
+model by the name of its folder.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def without_image(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def hub_data(folder: Path, rows: list[dict[str, Any]]) -> None:
-    """The same as data sets of the hub: for SFT, for DPO, and questions for GRPO; where ``datasets`` is there."""
+    """The same as data sets of the hub, for SFT, DPO and GRPO; where ``datasets`` is installed."""
     try:
         from datasets import Dataset, Image, Sequence
     except ImportError:

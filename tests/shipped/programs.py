@@ -216,7 +216,7 @@ def ended(finished: Finished, out: Path) -> Ended:
 
 def difference(found: Mapping[str, Any], right: Mapping[str, Any]) -> float:
     """How far norms of gradients and of weights are apart, relative to their size."""
-    pairs = list(zip(found["norms"], right["norms"], strict=True))
+    pairs: list[tuple[float, float]] = list(zip(found["norms"], right["norms"], strict=True))
     pairs += [
         (found["sums"][_plain(name)], value)
         for name, value in right["sums"].items()
@@ -251,7 +251,8 @@ def against(run: Ended, right: Ended) -> str:
     for each in (run, right):
         if not each.right:
             return each.said()
-    assert run.result and right.result
+    assert run.result
+    assert right.result
     return f"{difference(run.result, right.result):.1e}"
 
 

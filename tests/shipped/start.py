@@ -3,7 +3,7 @@
     python start.py RESULT FOLDERS SETTINGS SCRIPT ARGUMENT …
 
 ``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``set``, values that the
-repository asks its users to edit in a file. ``RESULT`` is what the training came to: the log, and the weights.
+repository asks its users to edit in a file. ``RESULT`` is what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import runpy
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -24,7 +25,9 @@ STANDINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standins")
 class _Unused(ModuleType):
     """A package of which everything there is does nothing."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__, self.__spec__ = [], ModuleSpec(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -1,4 +1,4 @@
-"""A judge of answers that says yes and no in turn, by the text alone: rewards differ, and no package is needed."""
+"""A judge of answers that says yes or no by the text alone: rewards differ."""
 
 from __future__ import annotations
 

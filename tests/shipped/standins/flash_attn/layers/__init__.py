@@ -1,0 +1,1 @@
+"""The layers of which a function is taken."""
