@@ -15,6 +15,8 @@ import functools
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -34,6 +36,7 @@ else:
 HERE = Path(__file__).resolve().parent
 SHIMS = HERE / "shims"
 STACKS = HERE.parent / "stacks"
+PINS = STACKS / "pins"  # what python -m tests.lab.pins wrote
 
 
 @dataclass(frozen=True)
@@ -144,14 +147,36 @@ def _build(stack: Stack) -> None:
 
 
 def _install(stack: Stack, *what: str) -> None:
-    _uv("pip", "install", "--python", str(stack.python), "--compile-bytecode", *_sources(), *what)
+    _uv(
+        "pip",
+        "install",
+        "--python",
+        str(stack.python),
+        "--compile-bytecode",
+        *sources(),
+        *_pinned(stack),
+        *what,
+    )
 
 
-def _sources() -> list[str]:
+def sources() -> list[str]:
     """Where torch comes from: the wheels pip was told of, else PyTorch's own CPU index."""
     if links := os.environ.get("PIP_FIND_LINKS"):
         return [arg for link in links.split() for arg in ("--find-links", link)]
     return ["--torch-backend", "cpu"]
+
+
+def _pinned(stack: Stack) -> list[str]:
+    """The versions on record for this Python and platform, but torch's own: its builds differ by machine."""
+    record = PINS / f"{stack.name}.txt"
+    lines = record.read_text(encoding="utf-8").splitlines() if record.exists() else [""]
+    version = ".".join(map(str, interpreter(stack.wanted_python)[1]))
+    if not re.match(rf"# Python {re.escape(version)}\.\d+, {sys.platform} {platform.machine()};", lines[0]):
+        return []
+    kept = [line.partition(" ")[0] for line in lines[1:] if not line.startswith("torch==")]
+    constraints = cache_root() / f"{stack.name}.constraints.txt"
+    constraints.write_text("".join(f"{each}\n" for each in kept))
+    return ["--constraint", str(constraints)]
 
 
 def _uv(*args: str) -> None:
