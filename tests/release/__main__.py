@@ -1,11 +1,13 @@
 """python -m tests.release              what is ready, and which proofs ran on this commit; 1 until all is
 python -m tests.release --run PROOF  hold a proof, and record it
 python -m tests.release --build      build twice, compare, check; print the sums
+python -m tests.release --write X.Y.Z [--address URL]   write version, date, address and changelog
 """
 
 from __future__ import annotations
 
 import argparse
+import datetime
 import re
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from tests.generate.untranslated import owed
 from tests.lab import table
-from tests.release import built, proofs
+from tests.release import built, proofs, writing
 from tests.release.proofs import PROOFS, ROOT
 from vlmpatch import __version__
 
@@ -31,11 +33,14 @@ def readiness(root: Path = ROOT) -> Iterator[tuple[bool, str]]:
     yield cited is not None and cited[1] == __version__, f"CITATION.cff says version: {__version__}"
     told = re.search(rf"^## \[{re.escape(__version__)}\]", (root / "CHANGELOG.md").read_text("utf-8"), re.M)
     left = len(list((root / "changelog.d").glob("*.*.md")))
-    remedy = f"{left} fragments left: towncrier build --version {__version__}"
+    remedy = f"{left} fragments left: python -m tests.release --write {__version__}"
     yield told is not None and not left, f"CHANGELOG.md tells of {__version__} ({remedy})"
     yield not owed(), "all is there in Chinese: python -m tests.generate --untranslated"
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    yield bool(project.get("urls")), "pyproject.toml has [project.urls], once there is a public address"
+    yield (
+        bool(project.get("urls")),
+        "pyproject.toml has [project.urls]: --write with --address, once there is one",
+    )
     yield not proofs.changed(proofs.head(root), root), "nothing differs from the last commit"
 
 
@@ -85,16 +90,31 @@ def build() -> int:
     return 0
 
 
+def write(version: str, address: str) -> int:
+    """Write a release into the files, and say what is left to a person."""
+    try:
+        writing.write(version, datetime.date.today().isoformat(), address)
+    except built.Refused as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"written; now: git commit --all --message 'chore: release {version}' && git tag v{version}")
+    return 0
+
+
 def main() -> int:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tests.release", description=__doc__, formatter_class=style)
     parser.add_argument("--run", choices=tuple(PROOFS), metavar="PROOF", help=", ".join(PROOFS))
     parser.add_argument("--build", action="store_true")
+    parser.add_argument("--write", metavar="X.Y.Z", help="the release that this becomes")
+    parser.add_argument("--address", default="", metavar="URL", help="of the public repository, for --write")
     asked = parser.parse_args()
     if asked.run:
         return run(asked.run)
     if asked.build:
         return build()
+    if asked.write:
+        return write(asked.write, asked.address)
     try:
         ready, ran = list(readiness()), list(held())
     except table.Broken as error:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.release import __main__ as release
-from tests.release import built, proofs
+from tests.release import built, proofs, writing
 from vlmpatch import __version__
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -97,3 +104,52 @@ def test_a_build_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_two_builds_are_the_same(tmp_path: Path) -> None:
     sums = built.build(tmp_path, "1700000000")
     assert sorted(Path(name).suffix for name in sums) == [".gz", ".whl"]
+
+
+@pytest.fixture
+def releasable(tmp_path: Path) -> Path:
+    """A repository of what a release writes, with one fragment."""
+    root = tmp_path / "releasable"
+    names = [name for name, _ in writing.PLACES]
+    for name in (*names, "pyproject.toml", "CHANGELOG.md", "changelog.d/template.md.jinja"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, root / name)
+    (root / "changelog.d" / "what-is-new.added.md").write_text("Something is new.\n")
+    proofs.git(root, "init", "--quiet")
+    commit(root)
+    return root
+
+
+def test_a_release_is_written_everywhere_at_once(releasable: Path) -> None:
+    address = "https://example.org/vlmpatch"
+    writing.write("9.8.7", "2031-02-03", address, releasable)
+    for name, form in writing.PLACES:
+        assert form.format("9.8.7") in (releasable / name).read_text("utf-8"), name
+        assert form.format(__version__) not in (releasable / name).read_text("utf-8"), name
+    cited = yaml.safe_load((releasable / "CITATION.cff").read_text())
+    assert (str(cited["date-released"]), cited["repository-code"]) == ("2031-02-03", address)
+    project = tomllib.loads((releasable / "pyproject.toml").read_text("utf-8"))["project"]
+    assert project["urls"]["Issues"] == f"{address}/issues"
+    told = (releasable / "CHANGELOG.md").read_text("utf-8")
+    assert "## [9.8.7] - 2031-02-03\n" in told
+    assert "- Something is new.\n" in told
+    assert not list((releasable / "changelog.d").glob("*.added.md"))
+    commit(releasable)
+    writing.write("9.9.0", "2031-03-04", "https://example.org/moved", releasable)  # once more, and elsewhere
+    assert (releasable / "CITATION.cff").read_text().count("repository-code: ") == 1
+    assert "example.org/vlmpatch" not in (releasable / "pyproject.toml").read_text("utf-8")
+
+
+def test_nothing_is_written_over_what_is_not_committed(releasable: Path) -> None:
+    (releasable / "vlmpatch" / "__init__.py").write_text('__version__ = "0.0.1"\n')
+    with pytest.raises(built.Refused, match=r"vlmpatch/__init__\.py differ"):
+        writing.write("9.8.7", "2031-02-03", root=releasable)
+    assert "9.8.7" not in (releasable / "CITATION.cff").read_text("utf-8")
+
+
+def test_a_place_that_says_no_version_is_named(releasable: Path) -> None:
+    (releasable / "docs" / "lock.md").write_text("nothing\n")
+    commit(releasable)
+    with pytest.raises(built.Refused, match=r"docs/lock\.md does not say vlmpatch = "):
+        writing.write("9.8.7", "2031-02-03", root=releasable)
+    assert "9.8.7" not in (releasable / "vlmpatch" / "__init__.py").read_text("utf-8")

@@ -1,0 +1,79 @@
+"""Writes a release: its version wherever that is said, date, address, and the changelog from fragments."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.release.built import Refused
+from tests.release.proofs import ROOT, changed, head
+
+# Where the version of vlmpatch, `{}`, is said; the first is the one that the others follow.
+PLACES = (
+    ("vlmpatch/__init__.py", '__version__ = "{}"'),
+    ("CITATION.cff", "\nversion: {}\n"),
+    ("examples/downstream/requirements.txt", "vlmpatch=={}\n"),
+    ("examples/downstream/vlmpatch.lock", 'vlmpatch = "{}"\n'),
+    ("examples/cluster/kubernetes.yaml", "image: tiny-vl:{}\n"),
+    ("examples/air-gapped/fetch.sh", "vlmpatch=={}"),
+    ("docs/lock.md", 'vlmpatch = "{}"\n'),
+    ("docs/zh-CN/lock.md", 'vlmpatch = "{}"\n'),
+)
+VERSION = r"\d+\.\d+\.\d+"
+NO_ADDRESS = re.compile(r"# \[project\.urls\] is left out: .*\n")
+PAGES = {
+    "Source": "",
+    "Issues": "/issues",
+    "Changelog": "/blob/main/CHANGELOG.md",
+    "Documentation": "/tree/main/docs",
+}
+
+
+def write(version: str, date: str, address: str = "", root: Path = ROOT) -> None:
+    """Write release ``version`` into the files of ``root``; nothing is committed.
+
+    Args:
+        version: ``X.Y.Z``.
+        date: of the release, ``YYYY-MM-DD``.
+        address: of the public repository, where there is one.
+        root: of the repository.
+
+    Raises:
+        Refused: something differs from the last commit, or a place does not say the version as it should;
+            then nothing is written.
+    """
+    if differs := changed(head(root), root):
+        raise Refused(f"{', '.join(differs[:5])} differ from the last commit")
+    texts = {name: _text(root, name, form, version) for name, form in PLACES}
+    cited = re.sub(r"\ndate-released: .*", "", texts["CITATION.cff"])
+    cited = cited.replace(f"\nversion: {version}\n", f"\nversion: {version}\ndate-released: {date}\n")
+    if address:
+        cited = re.sub(r"\nrepository-code: .*", "", cited).rstrip("\n") + f"\nrepository-code: {address}\n"
+        texts["pyproject.toml"] = _with_address((root / "pyproject.toml").read_text("utf-8"), address)
+    for name, text in {**texts, "CITATION.cff": cited}.items():
+        (root / name).write_text(text, "utf-8")
+    words = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version, "--date", date]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        raise Refused(f"towncrier: {done.stdout}{done.stderr}")
+
+
+def _text(root: Path, name: str, form: str, version: str) -> str:
+    """The text of a file with the new version in the place of the old."""
+    pattern = re.escape(form).replace(r"\{\}", VERSION)
+    text, count = re.subn(pattern, lambda _: form.format(version), (root / name).read_text("utf-8"))
+    if not count:
+        raise Refused(f"{name} does not say {form.strip()}")
+    return text
+
+
+def _with_address(text: str, address: str) -> str:
+    lines = "".join(f'{name} = "{address.rstrip("/")}{page}"\n' for name, page in PAGES.items())
+    text, count = NO_ADDRESS.subn(f"[project.urls]\n{lines}", text)
+    if not count:
+        text, count = re.subn(r"\[project\.urls\]\n(?:\w+ = .*\n)*", f"[project.urls]\n{lines}", text)
+    if not count:
+        raise Refused("pyproject.toml has no place for [project.urls]")
+    return text
