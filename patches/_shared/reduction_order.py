@@ -37,6 +37,15 @@ class ReductionOrder:
         """Whether this parameter has been reduced in this backward."""
         return self.places[id(param)] < self.due
 
+    def takes_turn(self, param: Any) -> bool:
+        """Whether it is this parameter's turn, with nothing to remember of it: what most steps consist of."""
+        if self.heard is not None or self.waiting or self.due == len(self.members):
+            return False
+        if self.members[self.due][0] is not param:
+            return False
+        self.due += 1
+        return True
+
     def arrive(self, param: Any, note: Any = None) -> None:
         """A gradient is there; ``note`` comes back with it."""
         place = self.places[id(param)]

@@ -70,12 +70,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return order
 
     def reduce(original: Callable[..., Any], self: Any, /, param: Any, i: int) -> None:
-        order = order_of(self)
-        if order.draining or _left_alone(self) or order.passed(param):
+        order = orders.get(self) or order_of(self)
+        # Not ready: it is still being added to, by several backwards within one forward.
+        ready = getattr(param, "ds_grad_is_ready", True)
+        if order.draining or (ready and order.takes_turn(param)) or _left_alone(self) or order.passed(param):
             original(self, param, i)
             return
-        # A gradient that is still being added to: several backwards within one forward.
-        if not getattr(param, "ds_grad_is_ready", True):
+        if not ready:
             return
         stream = module.get_accelerator().current_stream()
         order.arrive(param, stream)

@@ -60,6 +60,29 @@ def test_nothing_waits_once_the_order_has_been_learnt() -> None:
     assert backward(one, arriving) == ([param.name for param in arriving], 0)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_what_takes_its_turn_is_reduced_as_if_it_had_waited(seed: int) -> None:
+    chance = random.Random(seed)
+    arriving = chance.sample(PARAMETERS, chance.randint(0, len(PARAMETERS)))
+    arriving = chance.choice([arriving, sorted(arriving, key=PARAMETERS.index)])
+    order, reduced, at_once = new_order(), [], 0
+    order.heard = None
+    for param in arriving:
+        if order.takes_turn(param):
+            reduced.append(param.name)
+            at_once += 1
+        else:
+            order.arrive(param)
+            reduced += [ready.name for ready, _, _ in order.ready()]
+        assert not order.takes_turn(param)
+    assert [*reduced, *(param.name for param, _ in order.rest())] == [param.name for param in PARAMETERS]
+    assert at_once == len(PARAMETERS) or arriving != PARAMETERS
+
+
+def test_nothing_takes_its_turn_before_the_order_is_known() -> None:
+    assert not new_order().takes_turn(PARAMETERS[0])
+
+
 def test_what_was_not_heard_keeps_its_place_behind() -> None:
     one = new_order()
     one.reorder([4, 2])
