@@ -9,14 +9,14 @@ there is none in training; from 5.0 on a checkpointed layer drops it, and ``use_
 layer that finds no cache makes keys and values by weights of its own.
 
 Since transformers 4.53; Gemma 4 hands them over beside the cache soon after 5.5, Gemma 3n from 5.12 at the
-latest. Releases before 4.56 look in the cache for them in another way, and are not mended.
+latest. Where in the cache they are looked for changed in 4.54 and in 4.56.
 
 The change: where a layer is given no cache, it gets a register of this forward, which holds what shared
 layers take and nothing else. A layer that is computed again in the backward gets that of its forward. An
 explicit ``use_reentrant=True`` cannot reach a tensor inside a register: such layers take the non-reentrant
 variant, said once. What a layer that shares has for keys and values of its own gets a gradient of zero where
-DDP waits for one, as it did when it was used. Where there is a cache nothing else changes. Run on 4.56.2,
-4.57.6, 5.2.0 and 5.5.0.
+DDP waits for one, as it did when it was used. Where there is a cache nothing else changes. Run on 4.53.3,
+4.54.1, 4.55.4, 4.56.2, 4.57.6, 5.2.0 and 5.5.0.
 
 Upstream: https://github.com/huggingface/transformers/issues/45242,
 https://github.com/huggingface/transformers/pull/45312
@@ -27,15 +27,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Collection, Iterator
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.training_group import running_ddp
 
-CACHE, FUNCTION = "past_key_values", "_gradient_checkpointing_func"
+CACHES, FUNCTION = ("past_key_values", "past_key_value"), "_gradient_checkpointing_func"
+SHARED = "[self.kv_shared_layer_index]"
+PLACES = ("shared_layers", f"past_key_value.layers{SHARED}", f"past_key_value.key_cache{SHARED}")
 _REENTRANT = (
     "use_reentrant=True was passed, and keys that layers share get no gradient through it. This run uses "
     "the non-reentrant variant. Pass False; VLMPATCH_DISABLE={patch} insists on True."
@@ -43,13 +45,23 @@ _REENTRANT = (
 
 
 class Register:
-    """What stands in for a cache in one forward: nothing is appended to anything."""
+    """What stands in for a cache in one forward: nothing is appended to anything.
 
-    def __init__(self) -> None:
-        self.shared_layers = _OfTheForward()
+    Args:
+        taken: the layers of which others take the keys and values.
+    """
 
-    def update(self, keys: Any, values: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    def __init__(self, taken: Collection[int]) -> None:
+        self._taken = taken
+        self.shared_layers = _OfTheForward()  # what attention puts in by itself, from 4.56 on
+        self.layers = _OfTheForward()  # 4.54 and 4.55
+        self.key_cache, self.value_cache = _OfTheForward(), _OfTheForward()  # 4.53
+
+    def update(self, keys: Any, values: Any, layer: int, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         """As a cache that held nothing."""
+        if layer in self._taken:
+            self.layers[layer] = SimpleNamespace(keys=keys, values=values)
+            self.key_cache[layer], self.value_cache[layer] = keys, values
         return keys, values
 
 
@@ -71,7 +83,7 @@ def look(code: Code) -> str | None:
     model, attention = (code.function(f"{name}.forward") for name in _classes(code.module))
     if attention is None or model is None:
         raise Unrecognised(f"{code.module} has no {' or '.join(_classes(code.module))}")
-    if f"{CACHE}.shared_layers" not in attention:
+    if not any(place in attention for place in PLACES):
         return "layers share their keys beside the cache"
     return None
 
@@ -86,7 +98,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand a register to every layer that gets no cache."""
 
     def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        register = Register()
+        shares = (getattr(layer.self_attn, "kv_shared_layer_index", None) for layer in self.layers)
+        register = Register({layer for layer in shares if layer is not None})
         with contextlib.ExitStack() as swapped:
             for layer in self.layers:
                 if getattr(layer, "gradient_checkpointing", False) and self.training:
@@ -102,8 +115,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def _attend(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     register = getattr(_running, "register", None)
-    if register is not None and CACHE in kwargs and kwargs[CACHE] is None:
-        kwargs[CACHE] = register
+    cache = next((name for name in CACHES if name in kwargs), None)
+    if register is not None and cache and kwargs[cache] is None:
+        kwargs[cache] = register
     output, *rest = original(self, *args, **kwargs)
     if getattr(self, "is_kv_shared_layer", False) and (unused := _unused(self)):
         output = output + sum((parameter * 0.0).sum() for parameter in unused)

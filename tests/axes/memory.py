@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -45,15 +44,6 @@ class _Every:
         return choice.MUST_SAVE if self.seen[again] % self.number else choice.PREFER_RECOMPUTE
 
 
-def deepspeed(model: Any) -> None:
-    """DeepSpeed's own function in place of torch's."""
-    importlib.import_module("deepspeed").init_distributed(dist_backend="gloo", auto_mpi_discovery=False)
-    own = importlib.import_module("deepspeed.runtime.activation_checkpointing.checkpointing")
-    own.configure(None, partition_activations=False)
-    model._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=own.checkpoint)
-    model.enable_input_require_grads()
-
-
 def sequential(model: Any) -> None:
     """The projector, a sequence of three layers, in two segments that are computed again."""
     layers = next(module for name, module in model.named_modules() if name.endswith("merger.mlp"))
@@ -64,6 +54,5 @@ MEMORY: dict[str, Callable[[Any], None]] = {
     "none": lambda model: None,
     "default": enabled(),
     "selective": selective,
-    "deepspeed": deepspeed,
     "sequential": sequential,
 }

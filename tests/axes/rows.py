@@ -90,7 +90,6 @@ ROWS = {
     # --- memory
     "activations-offloaded": Row("memory", objective="offloaded"),
     "selective-checkpointing": Row("memory", memory="selective"),
-    "deepspeed-checkpointing": Row("memory", memory="deepspeed"),
     "checkpoint-sequential": Row("memory", memory="sequential"),
     # --- lifecycle
     "freeze": Row("lifecycle", between="freeze"),
