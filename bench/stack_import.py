@@ -5,7 +5,7 @@
 that a machine that slows down slows both. The ratio is the median of the pairs'. On a machine that others use
 too it moves by more than vlmpatch costs; "inside", the CPU time that one import spends in vlmpatch over the
 rest of the same import (``stack_import_inside``), is steadier. What the stack imports of the standard library
-and of packaging without vlmpatch as well is there beforehand: whoever comes first would pay for it.
+and of packaging without vlmpatch as well is there beforehand: the first to import it would pay for it.
 """
 
 from __future__ import annotations

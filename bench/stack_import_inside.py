@@ -24,7 +24,7 @@ class Meter:
 
     What the clock itself takes is left out: there are thousands of short calls. It is read twice in a row
     before each, since between two imports it is slower than in a loop. A garbage collection is left out too:
-    it falls to whoever makes the one object that is too many.
+    it falls to the code that makes the one object that is too many.
     """
 
     def __init__(self) -> None:

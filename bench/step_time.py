@@ -94,7 +94,7 @@ def main() -> None:
     by_hand, patched = Child(asked.checkpoint, False), Child(asked.checkpoint, True)
     pairs = []
     for number in range(asked.steps):
-        # Whoever goes first after a pause pays for cold caches: take turns at that too.
+        # What goes first after a pause pays for cold caches: take turns at that too.
         first, second = (by_hand, patched) if number % 2 else (patched, by_hand)
         times = (first.ask("step"), second.ask("step"))
         pairs.append(times if number % 2 else times[::-1])

@@ -38,7 +38,7 @@ class Patch:
 
     @active.setter
     def active(self, value: bool) -> None:
-        with self._journal.lock:  # not between somebody's look at it and what he writes then
+        with self._journal.lock:  # not between a look at it and the write that follows
             self.pauses += not value
             self._active = value
 

@@ -1,7 +1,7 @@
 """What ``import vlmpatch`` does: as little as can be.
 
 A lazy finder goes first among the finders and knows the names of all targets. The engine, the catalog and
-everything they import are loaded when the first of those names is imported, or when somebody calls
+everything they import are loaded when the first of those names is imported, or when a program calls
 ``vlmpatch.status()`` and its like: a process that never trains a model pays for none of it.
 """
 

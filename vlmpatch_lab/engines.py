@@ -307,7 +307,7 @@ def answer_for_cpu() -> None:
     """What DeepSpeed asks of a GPU and takes a CPU to lack."""
     # torch computes in half precision there; an instruction for it few processors have.
     importlib.import_module("deepspeed.accelerator").get_accelerator().is_fp16_supported = lambda: True
-    # It finds gradients by the names of types, which are others on a CPU, and reduced none; ended by 0.19.8.
+    # It finds gradients by the names of types, which are others on a CPU, and reduced none; fixed in 0.19.8.
     flat = importlib.import_module("deepspeed.runtime.zero.stage_1_and_2")
     vars(flat)["split_half_float_double"] = by_dtype
 

@@ -1,4 +1,4 @@
-"""How long to wait for what may hang, whoever else keeps the machine busy.
+"""How long to wait for what may hang, whatever else keeps the machine busy.
 
 A limit is counted in seconds of a machine that has nothing else to do: while more processes want to run than
 there are cores, its clock goes slower by as much. So a run that shares the machine is not taken for one that

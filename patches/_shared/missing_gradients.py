@@ -1,4 +1,4 @@
-"""A zero that stands for a gradient that nobody made, told apart from one that somebody made.
+"""A zero that stands for a gradient that was never made, told apart from one that was.
 
 A flat partition holds a number for every parameter. Where a parameter got no gradient that number is minus
 zero: reduced with those of other ranks, or added to in the next micro-batch, it stays minus zero as long as

@@ -8,7 +8,7 @@ took the other variant there, from 0.28.0 on, in the SFT trainer and later in al
 
 What is done: while a trainer is constructed, what the user chose for ``use_reentrant``, or the
 non-reentrant default, cannot be overwritten with True. A user's own True stands. Only where the patch
-zero3-recompute-release, which ends that failure, is to be had.
+zero3-recompute-release, which ends that failure, is available.
 
 Upstream: https://github.com/huggingface/trl/issues/2514, https://github.com/deepspeedai/DeepSpeed/pull/8148
 """

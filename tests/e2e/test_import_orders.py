@@ -133,7 +133,7 @@ def output(stack: envs.Stack, *programs: str, **environ: str) -> list[str]:
 )
 def test_the_order_of_imports_changes_nothing(stack: envs.Stack, order: str) -> None:
     # An explicit use_reentrant=None is what a caller says who wants torch's own choice: torch warns and
-    # takes the reentrant variant, and that is his word.
+    # takes the reentrant variant, and that is the script's word.
     assert output(stack, ORDERS[order], PROBE, BEHAVES) == [
         "non-reentrant reentrant reentrant",
         "non-reentrant non-reentrant",

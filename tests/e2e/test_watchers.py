@@ -70,7 +70,7 @@ def check_restarted(job: Finished) -> None:
     assert len(ended) <= 2, str(job)  # one a rank, and none in the second attempt
 
 
-def test_whoever_is_late_is_waited_for(jobs: Jobs) -> None:
+def test_a_late_rank_is_waited_for(jobs: Jobs) -> None:
     check_left_alone(jobs(STACK, *HEALTHY), HEALTHY, world=2)
 
 

@@ -16,7 +16,7 @@ WORDS = {
             "*goes wrong*: without vlmpatch. *left*: with it too. The record is `data/launches.csv`, with "
             "commits and digests; `python -m tests.lab.launches SOURCES` examines the scripts again."
         ),
-        "head": ("script", "understood", "goes wrong", "ended by", "left", "worth knowing"),
+        "head": ("script", "understood", "goes wrong", "fixed by", "left", "worth knowing"),
         "training": "no training",
         "failure": "nothing known",
     },

@@ -14,7 +14,7 @@ def main() -> None:
 
     for pair in sys.argv[1:]:
         kind, _, folder = pair.partition("=")
-        torch.manual_seed(0)  # whoever else is made in this process
+        torch.manual_seed(0)  # whatever else is made in this process
         made = families.make(kind, Path(folder))
         add_vocabulary(Path(folder) / "config.json")
         print(f"{kind}: {made:,} parameters in {folder}", flush=True)

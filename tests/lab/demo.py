@@ -123,7 +123,7 @@ def explain(endings: dict[str, Ending]) -> None:
         named = [each.id for each in found.patches]
         applied = re.findall(r"^vlmpatch INFO: ([\w-]+): applied", endings["patched"].output, re.MULTILINE)
         ending = [name for name in dict.fromkeys(applied) if name in named]
-        indented(f"mended by: {', '.join(ending) or 'none of the patches for that failure'}")
+        indented(f"fixed by: {', '.join(ending) or 'none of the patches for that failure'}")
 
 
 def as_promised(endings: dict[str, Ending]) -> bool:

@@ -173,7 +173,7 @@ def _loaded(stage: Stage, kind: str) -> dict[str, Any]:
 
 
 def tower() -> Any:
-    """A vision tower of somebody's own."""
+    """A vision tower of another project."""
     import torch
 
     return torch.nn.Sequential(

@@ -56,7 +56,7 @@ def read(path: Path, columns: Sequence[str], again: str) -> Iterator[tuple[int, 
 
 
 def write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write ``rows`` in their order; whoever reads meanwhile sees the old file or the new one."""
+    """Write ``rows`` in their order; a reader meanwhile sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_suffix(".tmp")
     draft.write_bytes(text(columns, rows).encode())

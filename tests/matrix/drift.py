@@ -8,7 +8,7 @@
 Releases are fetched alone (no dependencies) into a folder of their own and only read; of a torch that no
 stack here has, the sources are kept. The report
 compares with the recorded stack that is nearest below (``data/shapes/<stack>.csv``): which targets
-changed, which gates no longer match, which upper bounds can be set. Exits 1 when somebody has to act.
+changed, which gates no longer match, which upper bounds can be set. Exits 1 when there is something to do.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def problems(data: Mapping[str, Any]) -> list[str]:
         if not kind or report["state"] not in STATES:
             found.append(f"{report['url']}: class {report['class']!r}, state {report['state']!r}")
         if report["state"] == "ended" and not kind.get("patches"):
-            found.append(f"{report['url']}: ended by nothing")
+            found.append(f"{report['url']}: fixed by nothing")
         if ("note" in report) != ("note_zh" in report):
             found.append(f"{report['url']}: a note in one language")
     urls = Counter(report["url"] for report in data["report"])

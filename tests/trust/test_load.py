@@ -47,7 +47,7 @@ def shared(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("ranks", [8, pytest.param(RANKS, marks=pytest.mark.slow)])
 def test_ranks_that_start_at_once_from_one_folder(ranks: int, shared: Path) -> None:
-    """Each has the whole catalog, whoever compiles it; every fourth is killed at some moment."""
+    """Each has the whole catalog, whichever process compiles it; every fourth is killed at some moment."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLMPATCH_", "PYTHON"))}
     go = shared / "go"
     started = [
@@ -143,7 +143,7 @@ def test_an_import_costs_the_same_beside_any_number_of_modules(
     assert calls("many") <= few + MODULES  # noticed once each
     for number in range(3):
         world.package(f"again_{number}")
-        # One more where something was imported since the last look, by whomever: it is looked at.
+        # One more where something was imported since the last look: it is looked at.
         assert calls(f"again_{number}") <= few + 1
 
 

@@ -331,7 +331,9 @@ def saying(words: str) -> str:
     )
 
 
-def test_disabled_switches_layer_and_handle_on_again_whoever_shares_the_attribute(world: World) -> None:
+def test_disabled_switches_layer_and_handle_on_again_whichever_patch_shares_the_attribute(
+    world: World,
+) -> None:
     world.distribution("fakelib", "1.5")
     package = world.package("target")
     one, two = world.patch(package, NEEDS, saying(" 1")), world.patch(package, NEEDS, LATE)

@@ -474,7 +474,7 @@ def test_two_megabytes_of_what_patterns_begin_with_take_no_more_than_others(betw
 
 
 def work(text: str) -> float:
-    """Seconds of this process for two megabytes of ``text``, whoever else wants the processor."""
+    """Seconds of this process for two megabytes of ``text``, whatever else wants the processor."""
     started = time.process_time()
     of(text * (2_000_000 // len(text)))
     return time.process_time() - started

@@ -19,7 +19,7 @@ def test_problems_are_found() -> None:
         "a: no patch nobody",
         "a: no stack nowhere",
         "x: a note in one language",
-        "x: ended by nothing",
+        "x: fixed by nothing",
         "x: a note in one language",
         "x: 2 times",
     ]

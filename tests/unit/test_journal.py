@@ -237,7 +237,7 @@ def test_swapped_is_undone_by_an_error_and_once_only(journal: Journal) -> None:
     with journal.swapped("p", run, "model", 2):
         journal.rollback(["p"])
         assert run.model == 1
-        run.model = 2  # somebody's own 2, not ours
+        run.model = 2  # the program's own 2, not ours
     assert run.model == 2
 
 
@@ -270,11 +270,11 @@ def test_items_are_put_back(journal: Journal) -> None:
     assert registry == {"old": "2", "new": "3"}
     registry["new"] = "4"
     (remark,) = journal.rollback(["p"])
-    assert "somebody changed it since" in remark
+    assert "another library changed it since" in remark
     assert registry == {"old": "1", "new": "4"}
 
 
-def test_somebody_patched_on_top_and_keeps_his_wrapper(journal: Journal) -> None:
+def test_another_library_patched_on_top_and_keeps_its_wrapper(journal: Journal) -> None:
     journal.wrap("p", HERE, "greet", shout)
     ours = HERE.greet
 
@@ -297,14 +297,14 @@ def test_somebody_patched_on_top_and_keeps_his_wrapper(journal: Journal) -> None
         HERE.greet = before
 
 
-def test_somebody_changed_the_default_since(journal: Journal) -> None:
+def test_another_library_changed_the_default_since(journal: Journal) -> None:
     def function(x: object = None) -> object:
         return x
 
     journal.set_default("p", function, "x", 1)
     function.__defaults__ = (2,)
     (remark,) = journal.rollback(["p"])
-    assert "somebody changed it since" in remark
+    assert "another library changed it since" in remark
     assert function() == 2
 
 

@@ -41,7 +41,7 @@ def made(**patches: Locked) -> Lock:
 
 
 class Stack:
-    """A world whose one package is mended by one patch, and the lock of that."""
+    """A world whose one package is fixed by one patch, and the lock of that."""
 
     def __init__(self, world: World) -> None:
         self.world, self.path = world, str(world.folder / "vlmpatch.lock")

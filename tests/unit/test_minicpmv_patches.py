@@ -343,7 +343,7 @@ def test_an_automatic_warmup_of_zero_becomes_one() -> None:
 
 
 @pytest.mark.parametrize("others", ["", "class CPMTrainer:\n    pass\n", f'X = """{SCRIPT_TRAINER}"""\n'])
-def test_a_long_trainer_is_parsed_once_whoever_looks(
+def test_a_long_trainer_is_parsed_once_whichever_patch_looks(
     others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = "".join(f"    {n}: ({n}, 'row'),\n" for n in range(2000))

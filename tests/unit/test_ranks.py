@@ -180,7 +180,7 @@ def test_torch_may_come_first(distributed: World, warnings: list[str]) -> None:
     assert holder.init_process_group is plain
 
 
-def test_what_somebody_else_has_put_there_is_left(distributed: World, warnings: list[str]) -> None:
+def test_what_another_program_has_put_there_is_left(distributed: World, warnings: list[str]) -> None:
     holder = importlib.import_module("torch.distributed")
     vars(holder)["init_process_group"] = str
     begin(distributed, Store())

@@ -71,7 +71,7 @@ def test_a_patchs_words_may_wait_for_their_chinese(monkeypatch: pytest.MonkeyPat
             "/a/b.py has no Trainer.save; it will stay off",
             "/a/b.py 没有 Trainer.save;它不会启用",
         ),
-        ("ValueError: a word of somebody's own; and more", "ValueError: a word of somebody's own; and more"),
+        ("ValueError: a word of the user's own; and more", "ValueError: a word of the user's own; and more"),
     ],
 )
 def test_clause_by_clause(english: str, chinese: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run of the tests leaves on record, and that it is of a commit somebody else can check out."""
+"""What a run of the tests leaves on record, and that it is of a commit that others can check out."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_count_that_is_no_number(tmp_path: Path) -> None:
 
 def test_what_differs_from_the_commit_is_seen(tmp_path: Path) -> None:
     store, code = tmp_path / "tests.csv", tmp_path / "code.py"
-    who = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    who = ("-c", "user.name=another", "-c", "user.email=another@example.org")
     store.write_text("a\n")
     code.write_text("1\n")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-q", "-m", "first")):

@@ -53,7 +53,7 @@ def package(python: Path) -> Path:
 
 
 def bait(folder: Path) -> Path:
-    """A folder with everything that somebody might have us import."""
+    """A folder with everything that an attacker might have us import."""
     for name in ("packaging", "rich", "tomli", "wrapt", "torch", "transformers", "deepspeed", "trainer"):
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "__init__.py").write_text(BAIT)

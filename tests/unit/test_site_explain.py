@@ -45,7 +45,7 @@ OTHERS = (
 
 
 def pasted(raw: bytes) -> str | None:
-    """``raw`` where it is text that somebody can paste."""
+    """``raw`` where it is text that a person can paste."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:

@@ -91,7 +91,7 @@ def test_an_adapter_that_is_frozen_in_one_part_alone() -> None:
     assert found(Model(adapter("visual.q"), "+" + adapter("layers.q"))) == [
         "1 parameters of the adapter in the vision tower are frozen, all of them"
     ]
-    # A reference model's adapter is frozen everywhere; where some of a part is trained, somebody chose.
+    # A reference model's adapter is frozen everywhere; where some of a part is trained, it was chosen.
     assert found(Model(adapter("visual.q", "reference"), "+" + adapter("layers.q"))) == []
     assert found(Model(adapter("visual.q"), "+" + adapter("visual.k"), "+" + adapter("layers.q"))) == []
     assert found(Model("visual.q", "+" + adapter("layers.q"))) == []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class PatchError(Exception):
-    """A patch that was asked for by name is not to be had; the text says which and why."""
+    """A patch that was asked for by name is not available; the text says which and why."""
 
 
 class Engine:
@@ -188,7 +188,7 @@ class Engine:
             if self.asked.strict:
                 raise PatchError(f"patch {entry.id} failed: {error!r} (VLMPATCH_STRICT is set)") from error
             return status
-        except BaseException as interruption:  # the user's Ctrl-C, somebody's sys.exit(): theirs to have
+        except BaseException as interruption:  # the user's Ctrl-C, a program's sys.exit(): theirs to have
             self._give_up(module, _failure(entry, interruption))
             raise
         if status.state is State.CONFLICT and not handle.settled:

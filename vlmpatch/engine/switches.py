@@ -11,7 +11,7 @@ PAUSED = "inside vlmpatch.disabled()"
 
 
 class Switches:
-    """What the environment, ``undo`` and ``disabled`` have said; whoever calls holds the engine's lock."""
+    """What the environment, ``undo`` and ``disabled`` have said; the caller holds the engine's lock."""
 
     def __init__(self) -> None:
         self.off: dict[str, str] = {}  # until redo()
@@ -23,7 +23,7 @@ class Switches:
         return self.off.get(id_) or (PAUSED if self.paused(id_) else None)
 
     def switch_off(self, ids: Collection[str], reason: str) -> None:
-        """Off until ``redo``; whoever was off before keeps his reason."""
+        """Off until ``redo``; what was off before keeps its reason."""
         self.off = {**dict.fromkeys(ids, reason), **self.off}
         self.flips.update(ids)
 

@@ -65,7 +65,7 @@ def unseen(entry: Entry, target: str, modules: Mapping[str, str], absent: NoSour
     """The status of a target without a source to look at.
 
     Where it belongs to a distribution the gate asked about, that is a conflict. ``trainer`` or ``dataset``
-    belong to nobody: whoever delivers a module of that name as byte code is not meant.
+    belong to nobody: a module of that name that comes as byte code is not meant.
     """
     asked = {modules.get(name, name).replace("-", "_") for name in entry.requires}
     if target.partition(".")[0] in asked:

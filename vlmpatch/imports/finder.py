@@ -209,7 +209,7 @@ class Hooks:
         # Read again: a lazy package replaces its own entry while it is being imported.
         module = sys.modules.get(name)
         if not isinstance(module, ModuleType):
-            return  # what somebody put there by hand for his own ends is no module to mend
+            return  # what a program put there by hand is no module to patch
         for index, callback in enumerate(callbacks):
             try:
                 callback(module)
@@ -229,7 +229,7 @@ class _NotifyingLoader:
         self._hooks = hooks
 
     def __getattr__(self, name: str) -> object:
-        # Whoever asks importlib.util.find_spec for resources or source gets the real loader's answer.
+        # A caller of importlib.util.find_spec who wants resources or source gets the real loader's answer.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
@@ -244,7 +244,7 @@ class _NotifyingLoader:
             self._hooks.execute(self._loader, module)
             return
         self._loader.exec_module(module)
-        # importlib.util.LazyLoader: nothing has run yet. Whoever touches the module runs the loader that
+        # importlib.util.LazyLoader: nothing has run yet. The first to touch the module runs the loader that
         # its spec names then.
         spec = _quietly(module, "__spec__")
         spec.loader = _NotifyingLoader(spec.loader, self._hooks)

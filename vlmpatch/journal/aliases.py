@@ -2,9 +2,9 @@
 
 A function pickles by its own ``__module__`` and ``__qualname__``, and what a package re-exports is one
 object under several names. Where a patch asks for a name of the package that defines the function, all these
-names are meant, whoever imported it. Where it asks for what a module took from another package (``open``),
-that one name is. What a module has renamed when it imported it (``from torch import save as keep``) stays
-the function itself: it cannot be told from one of the module's own.
+names are meant, whichever module imported it. Where it asks for what a module took from another package
+(``open``), that one name is. What a module has renamed when it imported it (``from torch import save as
+keep``) stays the function itself: it cannot be told from one of the module's own.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ class Change(Protocol):
         """Do it, or do it again; False when the object is not what we left any more."""
 
     def off(self) -> bool:
-        """Take it back; False when somebody else has built on it."""
+        """Take it back; False when another library has built on it."""
 
     @property
     def alive(self) -> bool:

@@ -1,7 +1,7 @@
 """What was changed, by whom, in which order.
 
 The journal is the only thing that writes to foreign objects, and the only thing that undoes. A change
-on which somebody else has built since is not torn out from under them: ours is switched off in place
+on which another library has built since is not torn out from under them: ours is switched off in place
 and the remark says so. Every change can be taken off for a while and put on again.
 """
 
@@ -48,7 +48,7 @@ class Record:
         self.on = True
 
     def take_off(self) -> str | None:
-        """Take it back; returns a remark where somebody else has built on it."""
+        """Take it back; returns a remark where another library has built on it."""
         if not self.on:
             return None
         alone = self.change.off()
@@ -56,7 +56,7 @@ class Record:
         if alone:
             return None
         state = "switched off in place" if isinstance(self.change, Wrap) else "left"
-        return f"{self.what}: {state}, somebody changed it since"
+        return f"{self.what}: {state}, another library changed it since"
 
 
 class Journal:
@@ -112,7 +112,7 @@ class Journal:
             self._do(Record(patch, what, Wrap(self._overrides, wrappers, key, wrapper)))
 
     def _lying(self, location: Location, key: Any) -> WrapperChain | None:
-        """Our wrappers on ``location``: there, or under somebody else's when ``key`` is among them."""
+        """Our wrappers on ``location``: there, or under another library's when ``key`` is among them."""
         held = location.held()
         for candidate in chain(held):
             wrappers = chain_of(candidate, self)
@@ -163,8 +163,8 @@ class Journal:
     def set_default(self, patch: str, function: Callable[..., Any], name: str, value: Any) -> None:
         """Change the default of parameter ``name`` in the innermost function under ``function``.
 
-        Every holder of the function sees it, whatever decorators lie around it and whoever copied the
-        reference, and a call costs nothing more.
+        Every holder of the function sees it, whatever decorators lie around it and wherever its
+        reference was copied to, and a call costs nothing more.
 
         Raises:
             TypeError: the innermost callable is no Python function.

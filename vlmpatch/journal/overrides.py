@@ -40,13 +40,13 @@ class Override:
             self.rebase(below)
 
     def rests(self) -> bool:
-        """Whether what it lay on is still there, if under somebody else's."""
+        """Whether what it lay on is still there, if under another library's."""
         held = self.location.held()
         return any(each is self.below for each in (held, *chain(held)))
 
 
 class OverrideStack:
-    """The values of all locations; whoever calls holds the journal's lock."""
+    """The values of all locations; the caller holds the journal's lock."""
 
     def __init__(self) -> None:
         self._values: dict[Any, list[Override]] = {}
@@ -68,7 +68,7 @@ class OverrideStack:
         value.on = True
 
     def take(self, value: Override) -> bool:
-        """Take ``value`` away; False when somebody else has put something on top of it since."""
+        """Take ``value`` away; False when another library has put something on top of it since."""
         if not value.on:
             return True
         above = self._above(value)

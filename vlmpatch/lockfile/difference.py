@@ -22,7 +22,7 @@ class Difference(NamedTuple):
         after: the one after.
         target: of ``reshaped``, the module.
         waits: it acts only where a script brings a module that was not there: two folders may differ in it.
-        reason: why, where somebody knows.
+        reason: why, where that is known.
     """
 
     kind: str

@@ -19,7 +19,7 @@ def read(path: str, largest: int = LARGEST, cut: bool = False) -> str:
     Raises:
         OSError: it cannot be read, is no regular file, or is larger.
     """
-    # Not waiting: to open a FIFO takes somebody at its other end.
+    # Not waiting: to open a FIFO takes a process at its other end.
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     with open(descriptor, "rb") as handle:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -15,7 +15,7 @@ class Lock(RLock):  # type: ignore[misc]  # final in its stub only
     """A reentrant lock, for a ``with`` block; free in a forked child unless the forking thread held it.
 
     It is held while our own lists and the attributes they speak of are read and written, never while
-    code of somebody else (a patch, a callback, an import) runs: that may wait for an import lock whose
+    foreign code (a patch, a callback, an import) runs: that may wait for an import lock whose
     holder waits for us. Nothing of it is written in Python: a Ctrl-C cannot come between the end of a
     block and the release.
     """

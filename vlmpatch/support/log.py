@@ -33,13 +33,13 @@ def configure(level: str) -> None:
 
 
 def debug(text: str) -> None:
-    """For whoever set VLMPATCH_LOG=debug."""
+    """Shown under VLMPATCH_LOG=debug."""
     if _level == "debug":
         _logger().debug(text)
 
 
 def info(text: str) -> None:
-    """For whoever set VLMPATCH_LOG=info."""
+    """Shown under VLMPATCH_LOG=info."""
     if _level in ("debug", "info"):
         _logger().info(text)
 

@@ -30,7 +30,7 @@ class Retirement(NamedTuple):
     Attributes:
         upgrades: what ends patches that are needed with what is installed.
         unended: patches needed here that no release ends.
-        spare: patches that have nothing to do with what is installed: ended by it, or never for it.
+        spare: patches that have nothing to do with what is installed: it has ended the bug, or never had it.
     """
 
     upgrades: tuple[Upgrade, ...]

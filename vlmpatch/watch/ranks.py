@@ -1,6 +1,6 @@
 """Nodes with other versions than the rest are noticed when a job's process group begins.
 
-Whoever comes first leaves one line in the job's store: its versions, sums of its catalog, its patches and its
+The first to come leaves one line in the job's store: its versions, sums of its catalog, its patches and its
 lock, what is switched off. Each of the others compares its own with that. It is one question to the store: no
 collective, nobody waits for anybody, and whatever is found or fails is at most a warning.
 """

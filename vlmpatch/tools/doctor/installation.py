@@ -1,7 +1,7 @@
 """Are the installed files those of the wheel?
 
 A wheel's RECORD has a digest of every file it holds. What lies in the package's folder is compared with it:
-a file that was changed, is missing, or was put there by somebody else. Byte code that Python writes itself
+a file that was changed, is missing, or was put there by another program. Byte code that Python writes itself
 is not recorded, and not looked at.
 """
 

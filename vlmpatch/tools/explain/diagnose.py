@@ -19,7 +19,7 @@ TEXT = 8000  # characters of a message that are kept
 ALIKE = 3  # messages that differ in numbers only are looked at this often
 DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
-GONE_ON = 2  # steps reported after an exception: somebody has caught it
+GONE_ON = 2  # steps reported after an exception: it was caught
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
 _NAMED = re.compile(r"(?<![\w.])(F\d{1,3})\b")
 _PACKAGES = re.compile(r"[^\s\"']{1,200}?[/\\](?:site|dist)-packages(?=[/\\])")

@@ -31,7 +31,7 @@ class Understood(NamedTuple):
         notes: codes of what is worth knowing, or goes wrong only where the finding says.
         wrong: codes of what is known to go wrong with it, bare.
         ended: the patches that end it here, by code.
-        left: codes of what goes wrong nevertheless.
+        left: codes of what goes wrong all the same.
     """
 
     where: str

@@ -232,7 +232,7 @@ def environment(environ: Mapping[str, str], folder: Path, device: str) -> dict[s
 
 
 class Progress:
-    """One line on standard error that counts, where somebody looks at it."""
+    """One line on standard error that counts, where a person looks at it."""
 
     def __init__(self, total: int, words: Words) -> None:
         self.total, self.count, self.words = total, 0, words
