@@ -43,7 +43,7 @@ _OPERATORS = (
 
 
 class _DeclareOperators(importlib.abc.MetaPathFinder):
-    """Declares the operators the moment torchvision is looked for, then steps aside."""
+    """Declares the operators the moment somebody looks for torchvision, then steps aside."""
 
     library = None  # torch drops the declarations with the Library object
 
