@@ -70,7 +70,7 @@ def test_it_trains_and_an_upgrade_is_seen(stack: Stack, downstream: Path, tmp_pa
         True,
     )
     message = run(stack, (*LOCK, "--diff", "--markdown"), downstream, newer)
-    assert "1 patches more, 0 fewer, 0 changed, 0 versions" in message.output.splitlines()[0]
+    assert "patches: 1 added, 0 removed, 0 changed; versions: 0 changed" in message.output.splitlines()[0]
     refused = run(stack, ("python", "-m", "tiny_vl.train", "--output", "out"), downstream, newer)
     assert refused.rc == 1
     assert "PatchError: what is applied here is not what " in refused.output

@@ -77,7 +77,7 @@ def test_from_a_wheel_to_the_next(tmp_path: Path) -> None:
 
     uv("pip", "install", "--python", python, wheels[1])
     told = run("-m", "vlmpatch", "lock", "--diff", "--markdown")
-    subject = "vlmpatch 0.2.0 → 0.2.1: 1 patches more, 0 fewer, 0 changed, 0 versions"
+    subject = "vlmpatch 0.2.0 → 0.2.1 · patches: 1 added, 0 removed, 0 changed; versions: 0 changed"
     assert (told.rc, told.output.splitlines()[0]) == (1, subject), told
     assert "- one-patch-more: What a later release has besides. (transformers 4.57.6; will be" in told.output
     warned = json.loads(run("-m", "vlmpatch", "doctor", "--json", VLMPATCH_LOCK="vlmpatch.lock").output)

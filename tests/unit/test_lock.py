@@ -105,7 +105,7 @@ def test_an_upgrade_that_ends_a_patch(stack: Stack, capsys: pytest.CaptureFixtur
     stack.upgrade("2.1")
     assert stack.diff() == 1
     out = said(capsys)
-    assert "0 patches more, 1 fewer, 0 changed, 1 versions" in out
+    assert "patches: 0 added, 1 removed, 0 changed; versions: 1 changed" in out
     assert f"No longer applied {stack.id}: greeter 2.1 is not >=1,<2.dev0" in out
 
 
@@ -164,7 +164,7 @@ def test_the_views(stack: Stack, capsys: pytest.CaptureFixture[str], monkeypatch
     stack.diff("markdown")
     subject, blank, *body = capsys.readouterr().out.splitlines()
     assert (subject, blank) == (
-        f"vlmpatch {__version__}: 0 patches more, 1 fewer, 0 changed, 1 versions",
+        f"vlmpatch {__version__} · patches: 0 added, 1 removed, 0 changed; versions: 1 changed",
         "",
     )
     assert "- greeter 1.0 → 2.1" in body

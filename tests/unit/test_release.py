@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.version import Version
 
+from tests.lab import envs
 from tests.release import __main__ as release
 from tests.release import built, proofs, writing
 from vlmpatch import __version__
@@ -153,3 +155,19 @@ def test_a_place_that_says_no_version_is_named(releasable: Path) -> None:
     with pytest.raises(built.Refused, match=r"docs/lock\.md does not say vlmpatch = "):
         writing.write("9.8.7", "2031-02-03", root=releasable)
     assert "9.8.7" not in (releasable / "vlmpatch" / "__init__.py").read_text("utf-8")
+
+
+@pytest.mark.parametrize("page", ["docs/stability.md", "docs/zh-CN/stability.md"])
+def test_the_supported_versions_are_those_that_are_declared_and_run(page: str) -> None:
+    text = (CHECKOUT / page).read_text("utf-8")
+    told = {row[0]: row[1:] for row in re.findall(r"^\| (\w+) \| (\S+) \| (\S+) – (\S+) \|$", text, re.M)}
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text("utf-8"))["project"]
+    targets = [target.partition(">=") for target in project["optional-dependencies"]["targets"]]
+    assert list(told) == [name for name, _, _ in targets]
+    pins = [pin for stack in envs.read_stacks().values() for pin in (stack.torch, *stack.packages)]
+    for name, _, floor in targets:
+        run = sorted({pin.partition("==")[2] for pin in pins if pin.startswith(f"{name}==")}, key=Version)
+        assert told[name][1:] == (run[0], run[-1])
+        assert not floor or told[name][0] == floor
+    pythons = [word.rpartition(" ")[2] for word in project["classifiers"] if re.search(r":: 3\.\d+$", word)]
+    assert re.search(rf"Python {re.escape(pythons[0])}\D+{re.escape(pythons[-1])}", text)

@@ -161,8 +161,11 @@ def _summary(change: Change, say: Words) -> str:
     if not kinds:
         return say("{version}: the same patches are applied to the same code.", version=version)
     counts: Mapping[str, int] = {kind: kinds.count(kind) for kind in _HEADINGS}
-    told = say("{added} patches more, {removed} fewer, {revised} changed, {package} versions", **counts)
-    return f"{version}: {told}"
+    told = say(
+        "patches: {added} added, {removed} removed, {revised} changed; versions: {package} changed",
+        **counts,
+    )
+    return f"{version} · {told}"
 
 
 def _line(each: Difference, catalog: Catalog, say: Words) -> str:
