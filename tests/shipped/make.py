@@ -29,7 +29,11 @@ SAID = ("a cat", "hello world", "the image", "you are a helpful assistant")
 
 
 def main(folder: Path) -> None:
+    import transformers
+
     for name, kind in MODELS.items():
+        if not hasattr(transformers, kind.model):
+            continue
         made = folder / name
         files.build(kind, made)
         renumbered(made)

@@ -48,6 +48,7 @@ def main() -> None:
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _record(result)
+    _seed()
     runpy.run_path(script, run_name="__main__")
 
 
@@ -76,6 +77,13 @@ def _as_asked(self: Any, config: Any = None, *arguments: Any, **more: Any) -> An
         return True
     config._attn_implementation = "flash_attention_2"
     return config
+
+
+def _seed() -> None:
+    """Adapters are made before the Trainer sets its seed."""
+    import torch
+
+    torch.manual_seed(0)
 
 
 def _record(result: str) -> None:
