@@ -195,10 +195,24 @@ def _shaped(model: Any, vision: Any) -> Inputs:
     }
 
 
+def _positioned(model: Any, vision: Any) -> Inputs:
+    """Gemma 4: flattened patches, ``(1, patches, values)``, as many as are pooled into one token.
+
+    With the place of each, ``(1, patches, 2)``.
+    """
+    import torch
+
+    side = vision.pooling_kernel_size
+    places = torch.cartesian_prod(torch.arange(side), torch.arange(side))
+    pixels = torch.ones(1, side * side, _channels(vision) * vision.patch_size**2)
+    return {"pixel_values": pixels, "image_position_ids": places[None]}
+
+
 # The parameter of get_image_features that tells a family, the most telling first.
 _RECIPES: dict[str, Callable[[Any, Any], Inputs]] = {
     "image_grid_thw": _patches,
     "grid_thw": _patches,
+    "image_position_ids": _positioned,
     "target_sizes": _packed,
     "spatial_shapes": _shaped,
     "pixel_attention_mask": _padded,

@@ -28,13 +28,19 @@ def _begun() -> Any:
 
 def largest(number: int, groups: Iterable[Any], device: Any) -> int:
     """The largest ``number`` of all ranks of ``groups``: one all-reduce of one integer for each."""
+    return largest_of_each([number], groups, device)[0]
+
+
+def largest_of_each(numbers: Sequence[int], groups: Iterable[Any], device: Any) -> list[int]:
+    """Of each of ``numbers`` the largest of all ranks of ``groups``: one all-reduce for each group."""
     import torch
     import torch.distributed as dist
 
-    agreed = torch.tensor(number, device=device)
+    agreed = torch.tensor(numbers, device=device)
     for group in groups:
         dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
-    return int(agreed.item())
+    found: list[int] = agreed.tolist()
+    return found
 
 
 def job_store() -> Any:

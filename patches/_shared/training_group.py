@@ -15,6 +15,8 @@ from typing import Any
 
 from .zero3_parameters import gather_group
 
+ZERO3, FSDP1, FSDP2 = "ds_id", "_fsdp_flattened", "device_mesh"  # what they leave on a parameter
+
 
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
     """Those of ``gathering_groups`` whose ranks wait in a forward that begins now.
@@ -52,6 +54,16 @@ def gathering_groups(modules: Iterable[Any]) -> list[Any]:
         if flattened and (group := _fsdp_group(module)) is not None:
             return _of_several([group])
     return []
+
+
+def sharding(modules: Iterable[Any]) -> str:
+    """By which of them a part of ``modules`` is split over ranks, whatever of it is whole now; or ``""``.
+
+    A parameter that is split for tensor parallelism looks like FSDP2's.
+    """
+    parameters = (p for module in modules for p in module.parameters())
+    marks = (mark for p in parameters for mark in (ZERO3, FSDP1, FSDP2) if hasattr(p, mark))
+    return next(marks, "")
 
 
 def reduced_together(modules: Iterable[Any]) -> bool:

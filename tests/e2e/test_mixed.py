@@ -49,6 +49,8 @@ SHORT = {
         mixed("llava", "fsdp2", "lora"),
         mixed("glm4v_moe", "zero3", "lora", "images"),  # whose ranks also differ in the experts they call
         mixed("qwen3_vl_moe", "zero3", "full"),  # and how often they call an activation
+        mixed("qwen2_5_omni_heard", "zero3", "full", "images"),  # a sound on one rank, an image on the other
+        mixed("qwen2_audio", "zero3", "full", "alternating"),  # whose forward reads a weight from outside
     ],
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),
@@ -56,6 +58,8 @@ SHORT = {
         mixed("llava", "zero3", "full"),
         mixed("minicpmv4_6", "zero3", "lora", "alternating"),
         mixed("gemma3", "fsdp2", "full"),
+        mixed("gemma4", "fsdp2", "full", "images"),  # whose forward runs other modules before its towers
+        mixed("voxtral", "zero3", "full", "alternating"),
     ],
 }
 

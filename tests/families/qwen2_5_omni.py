@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.families._shared.batches import pixels, write
 from tests.families._shared.sizes import IMAGE, MROPE, TEXT
 
 
-def make(folder: Path) -> int:
+def model() -> Any:
     import transformers as tf
 
     vision = {
@@ -41,8 +42,12 @@ def make(folder: Path) -> int:
     for name in ("image", "video", "audio"):  # 4.57 reads both names
         setattr(config, f"{name}_token_id", getattr(config, f"{name}_token_index", IMAGE))
     config.vision_start_token_id = IMAGE + 2  # 5.23 reads it and has no place for it
+    return tf.Qwen2_5OmniThinkerForConditionalGeneration(config)
+
+
+def make(folder: Path) -> int:
     return write(
-        tf.Qwen2_5OmniThinkerForConditionalGeneration(config),
+        model(),
         folder,
         pixels(16, 3 * 2 * 14 * 14, image_grid_thw=[[1, 4, 4]]),
         4,

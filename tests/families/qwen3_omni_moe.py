@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.families._shared.batches import pixels, write
 from tests.families._shared.sizes import IMAGE, MROPE, QWEN3_VISION, QWEN_IDS, TEXT
 
 
-def make(folder: Path) -> int:
+def model() -> Any:
     import transformers as tf
 
     text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
@@ -20,8 +21,8 @@ def make(folder: Path) -> int:
         "encoder_attention_heads": 4,
         "encoder_ffn_dim": 64,
         "output_dim": 64,
-        "n_window": 8,
-        "n_window_infer": 16,
+        "n_window": 50,  # of which the lengths of what it makes are counted
+        "n_window_infer": 100,
         "downsample_hidden_size": 16,
         "max_source_positions": 64,
     }
@@ -30,8 +31,12 @@ def make(folder: Path) -> int:
         text_config=text, vision_config=QWEN3_VISION, audio_config=audio, audio_token_id=IMAGE + 4, **tokens
     )
     config.vision_start_token_id = IMAGE + 2
+    return tf.Qwen3OmniMoeThinkerForConditionalGeneration(config)
+
+
+def make(folder: Path) -> int:
     return write(
-        tf.Qwen3OmniMoeThinkerForConditionalGeneration(config),
+        model(),
         folder,
         pixels(16, 3 * 2 * 16 * 16, image_grid_thw=[[1, 4, 4]]),
         4,

@@ -29,7 +29,16 @@ OF_STORE = {
     "append",
     "delete_key",
 }
-CALLERS = {"largest", "somewhere", "rendezvous", "attend", "whole", "job_store", "_get_default_store"}
+CALLERS = {
+    "largest",
+    "largest_of_each",
+    "somewhere",
+    "rendezvous",
+    "attend",
+    "whole",
+    "job_store",
+    "_get_default_store",
+}
 CALLERS |= {"gathered", "GatheredParameters", "RankMonitor", "Exchange"}
 
 

@@ -13,6 +13,8 @@ from vlmpatch.journal.journal import Journal
 
 batches: Any = importlib.import_module("vlmpatch.patches.transformers.batches_without_images")
 blank: Any = importlib.import_module("vlmpatch.patches._shared.blank_image")
+towers: Any = importlib.import_module("vlmpatch.patches._shared.towers")
+blank_audio: Any = importlib.import_module("vlmpatch.patches._shared.blank_audio")
 unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
 groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
 
@@ -24,6 +26,32 @@ class Vision:
         if pixel_values is not None:
             self.get_image_features(pixel_values)  # type: ignore[attr-defined]
         return inputs_embeds
+
+
+class Omni:
+    def forward(self, input_ids=None, inputs_embeds=None, pixel_values=None, input_features=None):  # type: ignore[no-untyped-def]
+        inputs_embeds = self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
+        if input_features is not None:
+            self.get_audio_features(input_features)  # type: ignore[attr-defined]
+        if pixel_values is not None:
+            self.get_image_features(pixel_values)  # type: ignore[attr-defined]
+        return self.language_model(inputs_embeds=inputs_embeds)  # type: ignore[attr-defined]
+
+
+class Hears:
+    def forward(self, input_ids=None, inputs_embeds=None, input_features=None):  # type: ignore[no-untyped-def]
+        inputs_embeds = self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
+        if input_features is not None:
+            self.get_audio_features(input_features)  # type: ignore[attr-defined]
+        return self.language_model(inputs_embeds=inputs_embeds)  # type: ignore[attr-defined]
+
+
+class SpeechRecognition:
+    """As Whisper: what it hears comes first, and always."""
+
+    def forward(self, input_features, decoder_input_ids=None, decoder_inputs_embeds=None):  # type: ignore[no-untyped-def]
+        heard = self.encoder(input_features)  # type: ignore[attr-defined]
+        return self.decoder(decoder_input_ids, heard)  # type: ignore[attr-defined]
 
 
 class ImageFirst:
@@ -62,14 +90,26 @@ class TextOfCrosses:
 
 
 def test_a_model_that_skips_its_tower_is_recognised_by_its_forward() -> None:
-    assert batches.path_of(Vision).pixels == ("pixel_values", "pixel_values_videos")
+    (images,) = towers.path_of(Vision).modalities
+    assert images.given == ("pixel_values", "pixel_values_videos")
+
+
+def test_towers_are_known_in_the_order_of_the_forward() -> None:
+    path = towers.path_of(Omni)
+    assert [modality.name for modality in path.modalities] == ["sound", "image"]
+    assert path.late
+    assert not path.once
+    alone = towers.path_of(Hears)
+    assert [modality.given for modality in alone.modalities] == [("input_features",)]
+    assert alone.once
+    assert not alone.late
 
 
 @pytest.mark.parametrize(
-    "innocent", [ImageFirst, DualEncoder, Text, Whole, type("Own", (Vision,), {}), Crosses]
+    "innocent", [ImageFirst, DualEncoder, Text, Whole, SpeechRecognition, type("Own", (Omni,), {}), Crosses]
 )
 def test_no_other_class_is(innocent: type) -> None:
-    assert batches.path_of(innocent) is None
+    assert towers.path_of(innocent) is None
 
 
 @pytest.mark.parametrize(
@@ -87,6 +127,21 @@ def test_sizes_are_given_to_a_model_that_asks_for_them() -> None:
 
     assert blank._asked(llava) == {"pixel_values"}
     assert blank._asked(llava_next) == {"pixel_values", "image_sizes"}
+
+
+@pytest.mark.parametrize(
+    ("audio", "width", "frames"),
+    [
+        ({"num_mel_bins": 128, "n_window": 100, "max_source_positions": 1500}, 128, 200),  # Qwen2.5-Omni
+        ({"num_mel_bins": 128, "max_source_positions": 1500}, 128, 3000),  # Qwen2-Audio, Voxtral
+        ({"input_feat_size": 128}, 128, 64),  # Gemma 3n
+        ({"input_dim": 160, "num_mel_bins": 160}, 160, 64),  # Granite Speech
+        ({"subsampling_conv_channels": [128, 32]}, 128, 64),  # Gemma 4
+    ],
+)
+def test_the_smallest_sound_a_model_accepts(audio: dict[str, Any], width: int, frames: int) -> None:
+    config = SimpleNamespace(**audio)
+    assert (blank_audio._width(config), blank_audio._frames(config)) == (width, frames)
 
 
 RULE = """
