@@ -462,6 +462,40 @@ def test_a_trainer_of_its_time_is_let_be(tmp_path: Path) -> None:
     assert of("torchrun train.py", tmp_path, new)["L17"].code == "L17"
 
 
+UNFROZEN = "model.projector.requires_grad_(True)"
+LOOP = "for p in model.projector.parameters():\n    p.requires_grad = True"
+CHOSEN = "for n, p in model.named_parameters():\n    if 'visual' in n:\n        p.requires_grad_(True)"
+WRAPPED = "model = get_peft_model(model, config)"
+
+
+@pytest.mark.parametrize(
+    ("program", "flags", "expected"),
+    [
+        (f"{UNFROZEN}\n{WRAPPED}", "", ["model.projector"]),
+        (f"{LOOP}\n{WRAPPED}", "", ["model.projector"]),
+        (f"{CHOSEN}\n{WRAPPED}", "", ["model"]),
+        (f"if args.lora:\n    {UNFROZEN}\n    {WRAPPED}", "--lora true", ["model.projector"]),
+        (f"with zero():\n    {UNFROZEN}\n{WRAPPED}", "", ["model.projector"]),
+        (f"if args.lora:\n    {UNFROZEN}\n{WRAPPED}", "", []),
+        (f"{WRAPPED}\n{UNFROZEN}", "", []),
+        (f"{UNFROZEN}\n{WRAPPED}\n{UNFROZEN}", "", []),
+        (f"{UNFROZEN}\nother = get_peft_model(other, config)", "", []),
+        (f"model.requires_grad_(True)\n{WRAPPED}", "", []),
+        (f"for p in model.parameters():\n    p.requires_grad = True\n{WRAPPED}", "", []),
+        (f"model.visual.requires_grad_(False)\n{WRAPPED}", "", []),
+        (f"{UNFROZEN}\nconfig = LoraConfig(modules_to_save=['projector'])\n{WRAPPED}", "", []),
+        (f"def hook(m, i, output):\n    output.requires_grad_(True)\n{WRAPPED}", "", []),
+    ],
+)
+def test_what_peft_freezes_again_is_told(
+    program: str, flags: str, expected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(f"from peft import get_peft_model\n{program}\n")
+    reading = read(f"torchrun train.py {flags}", "the command", str(tmp_path))
+    found = [finding for finding in lint(reading.launches[0], around()) if finding.code == "L22"]
+    assert [finding.title.partition(" is")[0] for finding in found] == expected
+
+
 def test_files_that_import_each_other_are_parsed_once(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("from b import Mine\nMine()\n")
     (tmp_path / "b.py").write_text("import a\nfrom . import a\n" + TRAINER)

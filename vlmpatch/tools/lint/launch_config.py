@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from vlmpatch.tools.lint.trainers import Outdated
+from vlmpatch.tools.lint.unfrozen import Refrozen
 from vlmpatch.tools.lint.unread import Unread
 
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
@@ -56,6 +57,7 @@ class LaunchConfig:
         self.programs: list[str] = []
         self.problems: list[Unread] = []
         self.outdated: list[Outdated] = []  # what its own Trainer does not take
+        self.refrozen: list[Refrozen] = []  # what get_peft_model freezes again
         self.generates: bool | None = None  # whether its own Trainer calls generate(); None: not known
 
     def say(self, name: str, value: object, where: str) -> None:
