@@ -42,7 +42,7 @@ from .._shared.known_shapes import recognise, sibling
 
 Release = Callable[[Any, Any], None]
 
-# Every shape these had from 0.14.5 to 0.19.8: digest and the release that brought it.
+# Every shape these had from 0.14.4 to 0.19.8: digest and the release that brought it.
 OFFLOAD_SHAPES = {
     "DeepSpeedZeRoOffload.pre_sub_module_forward_function": {
         "d564cc2ae898": "0.14.0",

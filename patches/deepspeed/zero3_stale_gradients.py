@@ -19,7 +19,7 @@ is applied in every step.
 
 Left alone: ZenFlow.
 
-Every release from 0.14.5 to 0.19.8; no upstream report was found.
+Every release from 0.14.4 to 0.19.8; no upstream report was found.
 https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/stage3.py
 """
 

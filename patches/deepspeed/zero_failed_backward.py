@@ -21,7 +21,7 @@ where one did not fail, or not at the same place. It did so before, with less to
 
 Left alone: ZenFlow, pipelines, BF16_Optimizer, ``loss.backward()`` without the engine.
 
-Every release from 0.14.5 to 0.19.8; no upstream report was found.
+Every release from 0.14.4 to 0.19.8; no upstream report was found.
 https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/stage_1_and_2.py
 """
 

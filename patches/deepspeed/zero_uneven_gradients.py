@@ -22,7 +22,7 @@ with a sign by which ``zero-step-without-gradient`` knows it and passes over it.
 
 Left alone: ZenFlow.
 
-Every release from 0.14.5 to 0.19.8. Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
+Every release from 0.14.4 to 0.19.8. Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
 """
 
 from __future__ import annotations

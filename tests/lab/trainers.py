@@ -22,7 +22,7 @@ import transformers
 
 from tests.families._shared.files import SHAREGPT
 from tests.families._shared.sizes import TEXT
-from tests.lab import field
+from tests.lab import field, resumed
 from vlmpatch_lab import engines, loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
@@ -66,7 +66,7 @@ def record(out: Path) -> list[str]:
         if done:
             return
         done.append(str(out))
-        with _gathered(models[-1]):
+        with gathered(models[-1]):
             named = ((n, gradient(p)) for n, p in models[-1].named_parameters() if p.requires_grad)
             found = {_plain(n): _whole(g.detach()) for n, g in named if g is not None}
             torch.save({name: value.float().clone() for name, value in found.items()}, out)
@@ -92,7 +92,7 @@ def record(out: Path) -> list[str]:
     return done
 
 
-def _gathered(model: Any) -> contextlib.AbstractContextManager[Any]:
+def gathered(model: Any) -> contextlib.AbstractContextManager[Any]:
     """Within it FSDP1's parameters are whole, and their gradients with them."""
     if not isinstance(model, torch.distributed.fsdp.FullyShardedDataParallel):
         return contextlib.nullcontext()
@@ -152,9 +152,7 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
-    said = arguments(cell, output)
-    if cell.engine.startswith("fsdp"):
-        said = _sharded(cell, said)
+    said = _said_of(cell, output)
     if own_optimizer:
         del said["deepspeed"]["optimizer"]
     samples = Samples(cell, folder)
@@ -175,9 +173,22 @@ SHARDED = {
 }
 
 
+def hf_resumed(cell: Cell, folder: Path, output: Path) -> None:
+    """A training that goes on from a checkpoint, held against the one that left it."""
+    name_one_cpu()
+    steps = {"max_steps": resumed.STEPS, "save_strategy": "steps", "save_steps": resumed.AT}
+    more = {**steps, "logging_steps": 1, "lr_scheduler_type": "linear", "remove_unused_columns": False}
+    resumed.check(cell, folder, output, lambda place: {**_said_of(cell, place), **more})
+
+
 def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
     """The same where transformers makes the optimizer and DeepSpeed is handed it."""
     hf(cell, folder, output, own_optimizer=True)
+
+
+def _said_of(cell: Cell, output: Path) -> dict[str, Any]:
+    said = arguments(cell, output)
+    return _sharded(cell, said) if cell.engine.startswith("fsdp") else said
 
 
 def _sharded(cell: Cell, said: dict[str, Any]) -> dict[str, Any]:
@@ -200,12 +211,17 @@ def _let_accelerate_shard_on_cpu(version: str) -> None:
     """accelerate shards where it finds an accelerator only; FSDP itself runs over gloo as well."""
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": version}  # as `accelerate launch` says it
     state = importlib.import_module("accelerate.state")
+    state.PartialState._prepare_backend = lambda *_: ("gloo", state.DistributedType.MULTI_GPU)
+    name_one_cpu()
+
+
+def name_one_cpu() -> None:
+    """accelerate numbers CPUs as it does GPUs, and torch cannot load what was saved from ``cpu:0``."""
 
     def set_device(self: Any) -> None:
         self.device = torch.device("cpu")
 
-    state.PartialState._prepare_backend = lambda *_: ("gloo", state.DistributedType.MULTI_GPU)
-    state.PartialState.set_device = set_device
+    importlib.import_module("accelerate.state").PartialState.set_device = set_device
 
 
 def trl_sft(cell: Cell, folder: Path, output: Path) -> None:
@@ -431,6 +447,7 @@ def _turn(row: dict[str, Any], message: dict[str, str]) -> dict[str, Any]:
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
     "hf_own_optimizer": hf_own_optimizer,
+    "hf_resumed": hf_resumed,
     "trl_sft": trl_sft,
     "trl_dpo": trl_dpo,
     "swift_sft": swift,
@@ -443,6 +460,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
 PACKAGES = {
     "hf": "transformers",
     "hf_own_optimizer": "transformers",
+    "hf_resumed": "transformers",
     "trl_sft": "trl",
     "trl_dpo": "trl",
     "swift_sft": "swift",

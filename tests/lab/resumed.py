@@ -1,0 +1,71 @@
+"""A training that was stopped and resumed, held against the same one that was not, to the last bit.
+
+HF Trainer trains to the end and leaves a checkpoint on its way. Another goes on from there, around a model
+whose trained parameters are others; ``Wrong`` is raised where its losses are others than they were, or it
+ends with other parameters. Runs in a rank.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import transformers
+
+from tests.lab.field import Wrong
+from vlmpatch_lab import loading, recording
+from vlmpatch_lab.cell import Cell
+from vlmpatch_lab.samples import Samples
+
+STEPS, AT = 4, 2  # optimizer steps of the whole training, and of the checkpoint
+APART = 0.125  # what is added to each trained parameter of a model that is to be overwritten
+Said = Callable[[Path], dict[str, Any]]  # the arguments of a Trainer that writes to a folder
+
+
+def check(cell: Cell, folder: Path, output: Path, said: Said) -> None:
+    """Train, resume and compare.
+
+    Args:
+        cell: what is trained.
+        folder: the model's.
+        output: a folder, which may be another on each rank.
+        said: the arguments.
+    """
+    shared = [output]
+    dist.broadcast_object_list(shared)
+    right = _trained(cell, folder, said(shared[0]), 0.0)
+    importlib.import_module("accelerate.state").AcceleratorState._reset_state()
+    found = _trained(cell, folder, said(shared[0]), APART, shared[0] / f"checkpoint-{AT}")
+    if (losses := found["losses"][AT:]) != right["losses"][AT:]:
+        raise Wrong(f"the losses after the checkpoint are {losses}, not {right['losses'][AT:]}")
+    ends = right["parameters"]
+    other = [name for name, value in ends.items() if not torch.equal(value, found["parameters"][name])]
+    if other:
+        raise Wrong(f"{len(other)} of {len(ends)} parameters end otherwise, {other[0]} among them")
+
+
+def _trained(
+    cell: Cell, folder: Path, said: dict[str, Any], apart: float, checkpoint: Path | None = None
+) -> dict[str, Any]:
+    """Losses of every step, and what the parameters are after the last."""
+    from tests.lab import trainers
+
+    samples = Samples(cell, folder)
+    data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
+    model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+    with torch.no_grad():
+        for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
+            parameter += apart
+    if cell.tuning != "full":
+        model.enable_input_require_grads()
+    settings = transformers.TrainingArguments(**said)
+    trainer = transformers.Trainer(model, settings, data_collator=lambda rows: rows[0], train_dataset=data)
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    with trainers.gathered(trainer.model):
+        return {"losses": losses, "parameters": recording.parameters(trainer.model)}
