@@ -22,26 +22,12 @@ def enabled(*said: dict[str, Any]) -> Callable[[Any], None]:
 
 
 def selective(model: Any) -> None:
-    """Every second matrix product is kept, the rest computed again."""
-    policy, choice = _Every(2), checkpoint.CheckpointPolicy
+    """Matrix products are kept, the rest computed again."""
     contexts = functools.partial(
         checkpoint.create_selective_checkpoint_contexts,
-        lambda context, op, *args, **kwargs: policy(op, context.is_recompute, choice),
+        [torch.ops.aten.mm.default, torch.ops.aten.addmm.default],
     )
     enabled({"use_reentrant": False, "context_fn": contexts})(model)
-
-
-class _Every:
-    """Of the matrix products of a forward, and of its recomputation alike, each ``number``-th."""
-
-    def __init__(self, number: int) -> None:
-        self.number, self.seen = number, {False: 0, True: 0}
-
-    def __call__(self, op: Any, again: bool, choice: Any) -> Any:
-        if op not in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
-            return choice.PREFER_RECOMPUTE
-        self.seen[again] += 1
-        return choice.MUST_SAVE if self.seen[again] % self.number else choice.PREFER_RECOMPUTE
 
 
 def sequential(model: Any) -> None:

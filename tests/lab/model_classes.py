@@ -30,7 +30,9 @@ Found = dict[str, dict[str, dict[str, str]]]  # by stack and class
 # What is known of what differs, by the folder in transformers: a failure, or why it is none.
 KNOWN = {
     **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), "F52"),
-    **dict.fromkeys(("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers"), "F22"),
+    **dict.fromkeys(
+        ("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers", "qwen3_omni_moe"), "F22"
+    ),
     **dict.fromkeys(("git",), "F20"),
     **dict.fromkeys(("mlcd", "pvt_v2"), "F65"),
     **dict.fromkeys(("pp_lcnet_v4",), "refused"),
