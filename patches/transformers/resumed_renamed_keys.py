@@ -9,7 +9,7 @@ Why: 4.52 renamed the modules of these models. ``save_pretrained`` writes the na
 releases can read them, and ``from_pretrained`` maps them. The Trainer reads the file itself, and loads it by
 ``load_state_dict(…, strict=False)``, which finds nothing.
 
-From 4.52 on, in every 4.x release; 5 reads checkpoints by other means.
+From 4.52 on. 5.23 has it too, with another mapping (``revert_weight_conversion``), which this does not read.
 
 The change: in these two methods a key that the model does not have is mapped as ``from_pretrained`` maps it.
 
