@@ -27,6 +27,7 @@ class Mishap:
     before: str = ""
     clip: float = 0.0
     optimizer: str = "AdamW"
+    overlapped: bool = False  # reductions on a stream of their own that begin late: ``streams.py``
     bucket: int = 0  # of gradients that are reduced together: more than one, so some are when it happens
     script: str = "one"
     scaled: bool = False  # only where a loss is scaled: the step is passed over
@@ -74,6 +75,7 @@ MISHAPS = {
     "thawed": Mishap(before="thaw", then="step"),
     "unused": Mishap(before="leave", then="step"),
     "unused-sgd": Mishap(before="leave", then="step", optimizer="SGD"),
+    "overlapped": Mishap(then="step", bucket=40, overlapped=True),
     "evaluated": Mishap(before="evaluate", then="step"),
     "saved": Mishap(before="save", then="step"),
     "resumed": Mishap(before="resume", then="step"),
@@ -142,6 +144,8 @@ class Cell:
         What fails on one rank alone is waited for by the other where a forward gathers; and its zero_grad
         drops that rank's part of a window.
         """
+        if self.it.overlapped and self.engine not in ("zero2", "zero2_fp16"):
+            return False
         alone = self.it.alone or (self.it.where == "forward" and len(self.it.ranks) < WORLD)
         if (alone and self.engine in GATHERS) or (self.it.alone and self.accumulation > 1):
             return False

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
+from tests.mishaps import streams
 from tests.mishaps.cell import PLAIN, WINDOWS, WORLD, Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab.engines import answer_for_cpu
@@ -188,6 +189,8 @@ class DeepSpeed:
         config = configuration(cell)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(cell.engine[6:], torch.float32)
         self.engine = deepspeed.initialize(model=net, optimizer=optimizer_of(cell, net), config=config)[0]
+        if cell.it.overlapped:
+            streams.simulate(self.engine.optimizer)
 
     def forward(self, *tensors: torch.Tensor) -> torch.Tensor:
         loss: torch.Tensor = self.engine(*(tensor.to(self.dtype) for tensor in tensors))
@@ -225,7 +228,7 @@ class DeepSpeed:
 
 def configuration(cell: Cell) -> dict[str, Any]:
     stage, _, kind = cell.engine.removeprefix("zero").partition("_")
-    zero: dict[str, Any] = {"stage": int(stage)}
+    zero: dict[str, Any] = {"stage": int(stage), "overlap_comm": cell.it.overlapped}
     if stage == "3":
         zero["stage3_param_persistence_threshold"] = 0
     if cell.it.bucket:

@@ -170,6 +170,48 @@ def test_offloaded_micro_batches_are_lost_in_other_releases(tmp_path: Path) -> N
     assert "L11" not in of(command, tmp_path, around(deepspeed="0.16.9"))
 
 
+def configured(tmp_path: Path, version: str, /, **config: object) -> dict[str, Finding]:
+    """What is found of a DeepSpeed configuration."""
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    return of("torchrun train.py --deepspeed ds.json", tmp_path, around(deepspeed=version))
+
+
+def test_reductions_that_overlap(tmp_path: Path) -> None:
+    for stage, found in ((0, False), (1, True), (2, True), (3, False)):
+        zero = {"stage": stage, "overlap_comm": True}
+        assert ("L23" in configured(tmp_path, "0.16.9", zero_optimization=zero)) is found
+    assert "L23" not in configured(tmp_path, "0.16.9", zero_optimization={"stage": 2, "overlap_comm": False})
+    assert "L23" not in configured(tmp_path, "0.16.9", zero_optimization={"stage": 2})
+
+
+def test_what_waits_for_the_buckets_is_no_patch(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2, "overlap_comm": True}}))
+    command, ending = "torchrun train.py --deepspeed ds.json", {"F54": ("zero-overlapped-reduction",)}
+    for version, severity in (
+        ("0.14.2", "warning"),
+        ("0.16.9", "note"),
+        ("0.17.3", "warning"),
+        ("0.19.8", "note"),
+    ):
+        found = of(command, tmp_path, around(ending, deepspeed=version))["L23"]
+        assert found.severity == severity, version
+
+
+def test_clipping_that_nothing_asks_for(tmp_path: Path) -> None:
+    zero = {"stage": 2}
+    assert configured(tmp_path, "0.19.8", zero_optimization=zero)["L24"].fix == '"gradient_clipping": 0'
+    assert "L24" not in configured(tmp_path, "0.19.2", zero_optimization=zero)
+    for said in (0, 1.0, "auto"):
+        assert "L24" not in configured(tmp_path, "0.19.8", zero_optimization=zero, gradient_clipping=said)
+
+
+def test_sequence_parallelism_divides_in_one_stage_only() -> None:
+    command = "accelerate launch --parallelism_config_sp_size 2 train.py --zero_stage"
+    assert "loss / 2" in of(f"{command} 2")["L25"].fix
+    assert "L25" not in of(f"{command} 3")
+    assert "L25" not in of("accelerate launch --parallelism_config_sp_size 1 train.py --zero_stage 2")
+
+
 def test_what_a_patch_ends_is_a_note() -> None:
     command = f"torchrun train.py --use_lora true --deepspeed zero3 {NONREENTRANT}"
     assert of(command)["L02"].severity == "warning"

@@ -1,0 +1,54 @@
+"""A large gradient was freed, and its memory written to, while another stream still reduced it.
+
+What the user sees: on GPUs, with ZeRO-2 (or ZeRO-1) and ``overlap_comm``, a norm of NaN, a loss of 0.0 from
+some step on, or gradients that differ from run to run; right with ``overlap_comm: false``.
+
+Why: with ``overlap_comm`` gradients are reduced on a stream of their own. One larger than
+``reduce_bucket_size`` is not copied into a bucket but reduced where it lies, and let go of as soon as its
+reduction is queued. Its memory belongs to the stream of the backward, which is given it again at once, and
+does not wait for the reduction. HF's ``"auto"`` makes the bucket ``hidden_size ** 2``: then every matrix of
+an MLP is larger.
+
+What is done: torch is told that the stream of reductions uses such a gradient, so its memory is not given
+away before that stream is done with it. Nothing waits.
+
+Since 0.19.0 DeepSpeed says so itself on the rank that keeps the result, and on no other. Read in 0.14.5 to
+0.19.8 and shown with streams that are simulated; there was no GPU to run it on. The buckets themselves were
+written to before their reduction was over until 0.14.2, and from 0.17.2 to 0.17.4; that is left to newer
+releases.
+
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5347,
+https://github.com/deepspeedai/DeepSpeed/issues/7188, https://github.com/deepspeedai/DeepSpeed/pull/7965
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+OPTIMIZER, AVERAGE, REDUCE = "DeepSpeedZeroOptimizer", "average_tensor", "reduce_ipg_grads"
+
+
+def look(code: Code) -> str | None:
+    """A large gradient must be reduced where it lies, on another stream, and let go of."""
+    average, reduce = (code.function(f"{OPTIMIZER}.{name}") for name in (AVERAGE, REDUCE))
+    if average is None or reduce is None or average.parameters[:2] != ("self", "tensor"):
+        raise Unrecognised(f"{OPTIMIZER}.{AVERAGE} in {code.path} is not as any known release has it")
+    if "self.reduction_stream" not in average or "extra_large" not in reduce:
+        return "no large gradient is reduced on another stream"
+    return "the memory is kept" if "tensor.record_stream(" in average else None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Keep the memory of large gradients until they are reduced."""
+
+    def average(original: Callable[..., Any], self: Any, /, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        apart = self.overlap_comm and not module.get_accelerator().resolves_data_dependency()
+        if apart and tensor.numel() > self.reduce_bucket_size:
+            tensor.record_stream(self.reduction_stream)
+        return original(self, tensor, *args, **kwargs)
+
+    patch.wrap(module.DeepSpeedZeroOptimizer, AVERAGE, average)

@@ -1,0 +1,23 @@
+"""DeepSpeed's sequence parallelism under ZeRO-1 or ZeRO-2: gradients too large by the size of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from vlmpatch.tools.findings import Finding
+from vlmpatch.tools.lint.context import Around, link, quote
+from vlmpatch.tools.lint.launch_config import LaunchConfig
+
+_SIZES = (
+    "parallelism_config_sp_size",
+    "parallelism_config.parallelism_config_sp_size",
+    "parallelism_config.sp_size",
+)
+
+
+def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
+    given = launch.get(*_SIZES)
+    if given and (given.number or 0) > 1 and launch.stage in (1, 2):
+        title = around.say("Gradients are too large by the size of the sequence parallel group.")
+        fix = f'"stage": 3  # or: loss = loss / {given.number}, before backward'
+        yield Finding("L25", "warning", title, quote(given), fix, link("F56"))
