@@ -31,9 +31,12 @@ def with_cuda():
     """The stacks that pin a torch of their own; read as text, for an old Python reads no TOML."""
     large = set()
     for name in os.listdir(PINS):
+        stack, ending = os.path.splitext(name)
+        if ending != ".toml" or stack == "common":
+            continue
         with open(os.path.join(PINS, name), "rb") as handle:
-            if name != "common.toml" and b"\ntorch = " in handle.read():
-                large.add(name[: -len(".toml")])
+            if b"\ntorch = " in handle.read():
+                large.add(stack)
     return large
 
 
