@@ -9,9 +9,11 @@ Why: 4.52 renamed the modules of these models. ``save_pretrained`` writes the na
 releases can read them, and ``from_pretrained`` maps them. The Trainer reads the file itself, and loads it by
 ``load_state_dict(…, strict=False)``, which finds nothing.
 
-From 4.52 on. 5.23 has it too, with another mapping (``revert_weight_conversion``), which this does not read.
+From 4.52 on, 5.23 included.
 
 The change: in these two methods a key that the model does not have is mapped as ``from_pretrained`` maps it.
+In transformers 5 that is asked of what ``save_pretrained`` itself asks for the names. Tensors that it splits
+before it writes them (experts) are not put together again: the Trainer's warning lists them as missing.
 
 Upstream: https://github.com/modelscope/ms-swift/issues/7947, https://github.com/QwenLM/Qwen3-VL/issues/1763
 """
@@ -20,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -55,21 +57,46 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def _mapping(patch: Patch, model: Any) -> contextlib.AbstractContextManager[None]:
     """Within it the model loads what was saved under the names of before."""
-    names: Mapping[str, str] = getattr(model, "_checkpoint_conversion_mapping", None) or {}
     load = getattr(model, "load_state_dict", None)
-    if not names or load is None:
+    if load is None:
         return contextlib.nullcontext()
 
     def load_state_dict(state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
-        own = set(model.state_dict())
-        return load({_own(key, own, names): value for key, value in state_dict.items()}, *args, **kwargs)
+        own = model.state_dict()
+        strange = state_dict.keys() - own.keys()
+        names = (_by_pattern(model, strange, own) or _by_saving(model, own)) if strange else {}
+        if names:
+            state_dict = {
+                names.get(key, key) if key in strange else key: value for key, value in state_dict.items()
+            }
+        return load(state_dict, *args, **kwargs)
 
     return patch.swapped(model, "load_state_dict", load_state_dict)
 
 
-def _own(key: str, own: set[str], names: Mapping[str, str]) -> str:
-    """What the model calls ``key``; ``key`` itself where it knows neither."""
-    if key in own:
-        return key
-    mapped = (re.subn(pattern, name, key) for pattern, name in names.items())
-    return next((new for new, count in mapped if count and new in own), key)
+def _by_pattern(model: Any, strange: Iterable[str], own: Mapping[str, Any]) -> dict[str, str]:
+    """transformers 4: a class has patterns of names before, with the names of now."""
+    patterns: Mapping[str, str] = getattr(model, "_checkpoint_conversion_mapping", None) or {}
+    names = {}
+    for key in strange:
+        mapped = (re.subn(pattern, name, key) for pattern, name in patterns.items())
+        if (new := next((new for new, count in mapped if count and new in own), None)) is not None:
+            names[key] = new
+    return names
+
+
+def _by_saving(model: Any, own: Mapping[str, Any]) -> dict[str, str]:
+    """transformers 5: what ``save_pretrained`` calls the tensors of this model."""
+    import torch
+    import transformers
+
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:
+        return {}
+    if not isinstance(model, transformers.PreTrainedModel):
+        return {}
+    named = {key: torch.empty_like(tensor, device="meta") for key, tensor in own.items()}
+    keys = {id(tensor): key for key, tensor in named.items()}
+    saved = revert_weight_conversion(model, dict(named))
+    return {name: keys[id(tensor)] for name, tensor in saved.items() if id(tensor) in keys}
