@@ -135,13 +135,12 @@ class Cell:
 
         A framework that shards by FSDP is held against itself under DDP.
 
-        With ``compared``, the same samples in one process. ZeRO's flat partitions know no parameter that
-        an optimizer skips, nor do the units of FSDP1: there the measure gives a zero to what no rank used.
+        With ``compared``, the same samples in one process. The units of FSDP1 know no parameter that an
+        optimizer skips: there the measure gives a zero to what no rank used.
         """
         scenario = self.scenario if self.scenario in PLAIN_SCENARIOS else ""
         if self.compared:
-            zeros = self.engine.startswith("zero") or self.engine in ("plain_zeros", "fsdp1")
-            engine = "plain_zeros" if zeros else "plain"
+            engine = "plain_zeros" if self.engine in ("plain_zeros", "fsdp1") else "plain"
             kept = {name: value for name, value in self.config.items() if name in PLAIN_CONFIG}
             shared = dataclasses.replace(self, dtype="float32", zero={}, config=kept, scenario=scenario)
             return dataclasses.replace(

@@ -272,5 +272,5 @@ def test_releases_without_the_lost_micro_batches_are_left_alone(name: str) -> No
 def test_a_case_says_what_its_measure_is() -> None:
     for case in CASES.values():
         measure = case.cell.reference
-        assert (measure.engine, measure.ranks) == ("plain_zeros", 1)
+        assert (measure.engine, measure.ranks) == ("plain", 1)
         assert replace(measure, engine="zero2").reference == measure
