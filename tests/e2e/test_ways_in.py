@@ -68,7 +68,7 @@ def test_the_image_is_checked_and_trains(downstream: Path, tmp_path: Path) -> No
     assert checked.rc == 0, checked
     words = [*json.loads(said["ENTRYPOINT"]), *json.loads(said["CMD"])]
     words = [str(out) if word == "/out" else "2" if word == "gpu" else word for word in words]
-    pairs = shlex.split(said["ENV"].replace("/work", str(downstream)))
+    pairs = shlex.split(said["ENV"].replace("/srv/tiny-vl", str(downstream)))
     words.insert(words.index("-m", 2), f"--master_port={free_port()}")
     trained = run(stack, list(words), downstream, dict(pair.split("=", 1) for pair in pairs))
     assert trained.rc == 0, trained
