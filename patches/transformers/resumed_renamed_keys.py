@@ -44,7 +44,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Map the keys on their way into the model."""
 
     def resumes(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with _mapping(patch, MODEL.of(args, kwargs) or self.model):
+        model = MODEL.of(args, kwargs)
+        with _mapping(patch, self.model if model is None else model):
             return original(self, *args, **kwargs)
 
     def best(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -56,19 +57,20 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 
 def _mapping(patch: Patch, model: Any) -> contextlib.AbstractContextManager[None]:
-    """Within it the model loads what was saved under the names of before."""
-    load = getattr(model, "load_state_dict", None)
-    if load is None:
+    """Within it a model of transformers loads what was saved under the names of before."""
+    import transformers
+
+    if not isinstance(model, transformers.PreTrainedModel):
         return contextlib.nullcontext()
+    load = model.load_state_dict
 
     def load_state_dict(state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
         own = model.state_dict()
         strange = state_dict.keys() - own.keys()
-        names = (_by_pattern(model, strange, own) or _by_saving(model, own)) if strange else {}
+        known = (_by_pattern(model, strange, own) or _by_saving(model, own)) if strange else {}
+        names = {key: known[key] for key in strange if known.get(key, key) != key}
         if names:
-            state_dict = {
-                names.get(key, key) if key in strange else key: value for key, value in state_dict.items()
-            }
+            state_dict = {names.get(key, key): value for key, value in state_dict.items()}
         return load(state_dict, *args, **kwargs)
 
     return patch.swapped(model, "load_state_dict", load_state_dict)
@@ -88,13 +90,10 @@ def _by_pattern(model: Any, strange: Iterable[str], own: Mapping[str, Any]) -> d
 def _by_saving(model: Any, own: Mapping[str, Any]) -> dict[str, str]:
     """transformers 5: what ``save_pretrained`` calls the tensors of this model."""
     import torch
-    import transformers
 
     try:
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:
-        return {}
-    if not isinstance(model, transformers.PreTrainedModel):
         return {}
     named = {key: torch.empty_like(tensor, device="meta") for key, tensor in own.items()}
     keys = {id(tensor): key for key, tensor in named.items()}
