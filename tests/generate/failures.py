@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.lab import pages
+from tests.lab.upstream import SAME_REPORT
 from vlmpatch.catalog import read
 from vlmpatch.catalog.location import default_path
 from vlmpatch.tools.cases import Case
@@ -39,6 +40,7 @@ WORDS = {
         "rows": "**Runs that show it:** {text} in [compatibility.md](compatibility.md).",
         "reported": "**The newest releases have it; reported:** {text}.",
         "unreported": "**The newest releases have it; not reported yet.**",
+        "stays": "**The newest releases have it too, and there is nothing to report:** {text}.",
         "report": " {place} has a reproduction, the smallest change and the text of a report.",
         "foreign": "## What vlmpatch does not fix",
         "foreigners": "`explain` recognises these too, so that nobody looks for a patch that does not exist.",
@@ -67,6 +69,7 @@ WORDS = {
         "rows": "**相关实测:** [compatibility.md](compatibility.md) 中的 {text}。",
         "reported": "**最新版本仍有此问题;已报告:** {text}。",
         "unreported": "**最新版本仍有此问题;尚未报告。**",
+        "stays": "**最新版本同样如此,没有可以报告的:**{text}。",
         "report": " {place} 中有复现脚本、最小改动和报告正文。",
         "foreign": "## 不归 vlmpatch 解决的",
         "foreigners": "`explain` 能把它们区分开,免得白找补丁。",
@@ -138,14 +141,23 @@ def upstream(failure: Failure, language: str, linked: bool = True) -> Iterator[s
         linked: whether the page lies in the repository, and can lead to what is ready.
     """
     words = {key: str(value) for key, value in WORDS[language].items()}
-    if failure.reported:
-        yield words["reported"].format(text=words["join"].join(failure.reported))
-    elif failure.reported is not None:
-        folder = f"upstream/{failure.file.removesuffix('.toml')}"
-        path = "../" * (2 + (language == "zh")) + f"{folder}/report.md"
-        place = f"[`{folder}`]({path})" if linked else f"`{folder}`"
-        ready = words["report"].format(place=place) if (ROOT / folder).is_dir() else ""
-        yield words["unreported"] + ready
+    if failure.stays[0]:
+        yield words["stays"].format(text=failure.stays[language == "zh"])
+    if failure.reported is None:
+        return
+    told = words["reported"].format(text=words["join"].join(failure.reported))
+    yield (told if failure.reported else words["unreported"]) + _ready(failure, language, linked)
+
+
+def _ready(failure: Failure, language: str, linked: bool) -> str:
+    """Where a report lies that can be sent."""
+    case = failure.file.removesuffix(".toml")
+    folder = f"upstream/{SAME_REPORT.get(case, case)}"
+    if not (ROOT / folder).is_dir():
+        return ""
+    path = "../" * (2 + (language == "zh")) + f"{folder}/report.md"
+    place = f"[`{folder}`]({path})" if linked else f"`{folder}`"
+    return str(WORDS[language]["report"]).format(place=place)
 
 
 def _advice(failure: Failure, language: str) -> str:

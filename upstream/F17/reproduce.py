@@ -8,12 +8,13 @@ SGD without momentum and without weight decay: what gets no gradient must not mo
 import os
 import sys
 
-os.environ |= {"DS_ACCELERATOR": "cpu", "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
-os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ.get("MASTER_PORT", "29517")}
+os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0"}
 
 import deepspeed
 import torch
+from torch import distributed
 
+distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
 torch.manual_seed(0)
 
 
@@ -56,5 +57,5 @@ before = held()
 step(both=False)
 moved = float((held() - before).norm())
 print(f"deepspeed {deepspeed.__version__}\na layer that took no part in the step moved by {moved:.1e}")
-torch.distributed.destroy_process_group()
+distributed.destroy_process_group()
 sys.exit(moved > 0)

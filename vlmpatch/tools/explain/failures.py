@@ -83,7 +83,8 @@ class Failure(NamedTuple):
 
     ``harmless`` says when a hint of it, a warning that was printed, is none; ``untranslated`` are the keys
     whose Chinese is English still. ``reported`` has the places where upstream was told of it, none where it
-    was not; it is None where no new release has the failure.
+    was not; it is None where no new release has the failure, or where ``stays`` says why new ones have it too
+    and there is nothing to report.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Failure(NamedTuple):
     cause: Pair
     prose: Pair
     harmless: Pair
+    stays: Pair
     advice: tuple[tuple[str, ...], tuple[str, ...]]
     readme: tuple[Row, ...]
     symptoms: tuple[Symptom, ...]
@@ -214,7 +216,7 @@ def parse(table: Mapping[str, Any], name: str) -> Failure:
 
 
 _TEXTS = ("title", "cause")
-_MORE = ("see", "where", "prose", "harmless")  # of a foreign failure these may be left out
+_MORE = ("see", "where", "prose", "harmless", "stays")  # of a foreign failure these may be left out
 
 
 def _place(failure: Failure) -> tuple[int, str]:
