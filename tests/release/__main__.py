@@ -1,7 +1,8 @@
 """python -m tests.release              what is ready, and which proofs ran on this commit; 1 until all is
 python -m tests.release --run PROOF  hold a proof, and record it
 python -m tests.release --build      build twice, compare, check; print the sums
-python -m tests.release --write X.Y.Z [--address URL]   write version, date, address and changelog
+python -m tests.release --write X.Y.Z    write version, date and changelog
+python -m tests.release --address URL    write [project.urls], now or later; no release is ready without them
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def readiness(root: Path = ROOT) -> Iterator[tuple[bool, str]]:
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     yield (
         bool(project.get("urls")),
-        "pyproject.toml has [project.urls]: --write with --address, once there is one",
+        "pyproject.toml has [project.urls]: --address URL, where the repository is published",
     )
     yield not proofs.changed(proofs.head(root), root), "nothing differs from the last commit"
 
@@ -101,13 +102,23 @@ def write(version: str, address: str) -> int:
     return 0
 
 
+def move(address: str) -> int:
+    """Write where the repository is published."""
+    try:
+        writing.move(address)
+    except built.Refused as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
 def main() -> int:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tests.release", description=__doc__, formatter_class=style)
     parser.add_argument("--run", choices=tuple(PROOFS), metavar="PROOF", help=", ".join(PROOFS))
     parser.add_argument("--build", action="store_true")
     parser.add_argument("--write", metavar="X.Y.Z", help="the release that this becomes")
-    parser.add_argument("--address", default="", metavar="URL", help="of the public repository, for --write")
+    parser.add_argument("--address", default="", metavar="URL", help="of the public repository")
     asked = parser.parse_args()
     if asked.run:
         return run(asked.run)
@@ -115,6 +126,8 @@ def main() -> int:
         return build()
     if asked.write:
         return write(asked.write, asked.address)
+    if asked.address:
+        return move(asked.address)
     try:
         ready, ran = list(readiness()), list(held())
     except table.Broken as error:

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.release.built import Refused
 from tests.release.proofs import ROOT, changed, head
@@ -23,6 +24,8 @@ PLACES = (
 )
 VERSION = r"\d+\.\d+\.\d+"
 NO_ADDRESS = re.compile(r"# \[project\.urls\] is left out: .*\n")
+# RFC 2606 and RFC 6761: nobody can be reached there.
+RESERVED = re.compile(r"(^|\.)(example(\.(com|net|org))?|invalid|test|localhost|local)$")
 PAGES = {
     "Source": "",
     "Issues": "/issues",
@@ -37,27 +40,48 @@ def write(version: str, date: str, address: str = "", root: Path = ROOT) -> None
     Args:
         version: ``X.Y.Z``.
         date: of the release, ``YYYY-MM-DD``.
-        address: of the public repository, where there is one.
+        address: of the public repository, where it is known.
         root: of the repository.
 
     Raises:
-        Refused: something differs from the last commit, or a place does not say the version as it should;
-            then nothing is written.
+        Refused: something differs from the last commit, a place does not say the version as it should, or the
+            address is none; then nothing is written.
     """
     if differs := changed(head(root), root):
         raise Refused(f"{', '.join(differs[:5])} differ from the last commit")
     texts = {name: _text(root, name, form, version) for name, form in PLACES}
     cited = re.sub(r"\ndate-released: .*", "", texts["CITATION.cff"])
     cited = cited.replace(f"\nversion: {version}\n", f"\nversion: {version}\ndate-released: {date}\n")
+    texts["CITATION.cff"] = cited
     if address:
-        cited = re.sub(r"\nrepository-code: .*", "", cited).rstrip("\n") + f"\nrepository-code: {address}\n"
-        texts["pyproject.toml"] = _with_address((root / "pyproject.toml").read_text("utf-8"), address)
-    for name, text in {**texts, "CITATION.cff": cited}.items():
+        _said(texts, address, root)
+    for name, text in texts.items():
         (root / name).write_text(text, "utf-8")
     words = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version, "--date", date]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True)
     if done.returncode:
         raise Refused(f"towncrier: {done.stdout}{done.stderr}")
+
+
+def move(address: str, root: Path = ROOT) -> None:
+    """Write where the repository is to be found into the files of ``root``: a release need not know it yet.
+
+    Raises:
+        Refused: it is no address that a stranger could open.
+    """
+    texts = {"CITATION.cff": (root / "CITATION.cff").read_text("utf-8")}
+    _said(texts, address, root)
+    for name, text in texts.items():
+        (root / name).write_text(text, "utf-8")
+
+
+def _said(texts: dict[str, str], address: str, root: Path) -> None:
+    host = urlsplit(address).hostname or ""
+    if not address.startswith("https://") or "." not in host or RESERVED.search(host):
+        raise Refused(f"{address} is no public address")
+    cited = re.sub(r"\nrepository-code: .*", "", texts["CITATION.cff"]).rstrip("\n")
+    texts["CITATION.cff"] = f"{cited}\nrepository-code: {address}\n"
+    texts["pyproject.toml"] = _with_address((root / "pyproject.toml").read_text("utf-8"), address)
 
 
 def _text(root: Path, name: str, form: str, version: str) -> str:

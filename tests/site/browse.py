@@ -1,8 +1,9 @@
-"""python -m tests.site.browse [--shots FOLDER]
+"""python -m tests.site.browse [--shots FOLDER] [--record]
 
 Opens ``build/site`` in Chromium and tries what a reader does: both languages, wide and narrow, light and
 dark, on paper; pastes a traceback, follows the switch of the language, searches, filters. Prints what is
-wrong, a line each.
+wrong, a line each; so is a first screen that is not as it was when somebody looked at it (``--record`` after
+you did: ``--shots`` keeps the pictures).
 Exit code 1: something is wrong; 3: there is no browser.
 """
 
@@ -22,6 +23,8 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from tests.lab.pages import ROOT
+from tests.site import screens
+from tests.site.screens import Screen
 from website.__main__ import FOLDER
 
 SITE = ROOT / "build" / "site"
@@ -64,6 +67,7 @@ class Reader:
     def __init__(self, browser: Any, start: str, shots: Path | None) -> None:
         self.browser, self.start, self.shots = browser, start, shots
         self.wrong: list[str] = []
+        self.screens: dict[str, Screen] = {}
 
     @contextlib.contextmanager
     def opened(
@@ -116,8 +120,16 @@ class Reader:
         ground, ink = (page.evaluate(f"getComputedStyle(document.body).{colour}") for colour in colours)
         self.expect(f"{name}: {ink} on {ground}", _brightness(ground) > _brightness(ink) or "dark" in name)
         self.expect(f"{name}: {ink} on {ground}", _brightness(ground) < _brightness(ink) or "light" in name)
+        self.screens[name] = screens.seen(page)
         if self.shots:
             page.screenshot(path=self.shots / f"{name}.png")
+
+    def compares(self) -> None:
+        """The first screens are as they were when somebody looked at them."""
+        looked_at = screens.known()
+        for name, screen in self.screens.items():
+            for words in screens.differs(screen, looked_at.get(name)):
+                self.expect(f"{name}: {words} (look, then {screens.AGAIN})", False)
 
     def pastes(self) -> None:
         """The start page explains a traceback, and leads to the page of the failure."""
@@ -184,6 +196,7 @@ def _brightness(colour: str) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.site.browse", description=__doc__)
     parser.add_argument("--shots", type=Path, help="keep screenshots here")
+    parser.add_argument("--record", action="store_true", help="I have looked at the screens")
     asked = parser.parse_args()
     chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
@@ -195,6 +208,9 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         reader = Reader(browser, start, asked.shots)
         reader.looks()
+        if asked.record:
+            screens.record(reader.screens)
+        reader.compares()
         reader.pastes()
         reader.switches()
         reader.searches()

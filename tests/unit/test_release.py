@@ -123,7 +123,7 @@ def releasable(tmp_path: Path) -> Path:
 
 
 def test_a_release_is_written_everywhere_at_once(releasable: Path) -> None:
-    address = "https://example.org/vlmpatch"
+    address = "https://vlmpatch.dev/vlmpatch"
     writing.write("9.8.7", "2031-02-03", address, releasable)
     for name, form in writing.PLACES:
         assert form.format("9.8.7") in (releasable / name).read_text("utf-8"), name
@@ -137,9 +137,27 @@ def test_a_release_is_written_everywhere_at_once(releasable: Path) -> None:
     assert "- Something is new.\n" in told
     assert not list((releasable / "changelog.d").glob("*.added.md"))
     commit(releasable)
-    writing.write("9.9.0", "2031-03-04", "https://example.org/moved", releasable)  # once more, and elsewhere
+    writing.write("9.9.0", "2031-03-04", "https://vlmpatch.dev/moved", releasable)  # once more, and elsewhere
     assert (releasable / "CITATION.cff").read_text().count("repository-code: ") == 1
-    assert "example.org/vlmpatch" not in (releasable / "pyproject.toml").read_text("utf-8")
+    assert "vlmpatch.dev/vlmpatch" not in (releasable / "pyproject.toml").read_text("utf-8")
+
+
+def test_the_address_may_come_later(releasable: Path) -> None:
+    """Without it no release is ready; what is no address of the public is refused."""
+    (unready,) = [
+        words for good, words in release.readiness(releasable) if "[project.urls]" in words and not good
+    ]
+    assert unready.endswith("--address URL, where the repository is published")
+    for address in ("http://vlmpatch.dev/x", "https://example.org/x", "https://git.test/x", "https://host/x"):
+        with pytest.raises(built.Refused, match="is no public address"):
+            writing.move(address, releasable)
+    writing.move("https://vlmpatch.dev/vlmpatch", releasable)
+    assert not [
+        words for good, words in release.readiness(releasable) if "[project.urls]" in words and not good
+    ]
+    assert "repository-code: https://vlmpatch.dev/vlmpatch\n" in (releasable / "CITATION.cff").read_text(
+        "utf-8"
+    )
 
 
 def test_nothing_is_written_over_what_is_not_committed(releasable: Path) -> None:
