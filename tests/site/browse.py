@@ -2,7 +2,7 @@
 
 Opens ``build/site`` in Chromium and tries what a reader does: both languages, wide and narrow, light and
 dark, on paper; pastes a traceback, follows the switch of the language, searches, filters. Prints what is
-wrong, a line each; so is a first screen that is not as it was when somebody looked at it (``--record`` after
+wrong, a line each; so is a first screen that is not as it was when it was looked at (``--record`` after
 you did: ``--shots`` keeps the pictures).
 Exit code 1: something is wrong; 3: there is no browser.
 """
@@ -125,7 +125,7 @@ class Reader:
             page.screenshot(path=self.shots / f"{name}.png")
 
     def compares(self) -> None:
-        """The first screens are as they were when somebody looked at them."""
+        """The first screens are as they were when they were looked at."""
         looked_at = screens.known()
         for name, screen in self.screens.items():
             for words in screens.differs(screen, looked_at.get(name)):

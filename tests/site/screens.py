@@ -65,7 +65,7 @@ def digest(words: str) -> str:
 
 
 def differs(screen: Screen, known: Screen | None) -> list[str]:
-    """What is not as it was when somebody looked, in words."""
+    """What is not as it was when the screen was looked at, one sentence each."""
     if known is None:
         return ["nobody has looked at it"]
     found = [] if screen.text == known.text else ["its text is another"]
