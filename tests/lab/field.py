@@ -503,6 +503,28 @@ def old_sampler(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old, ordered=True)
 
 
+def own_accelerator(cell: Cell, folder: Path) -> Gradients:
+    """A script whose trainer builds its accelerator, as LLaVA-NeXT's does."""
+    accelerate = importlib.import_module("accelerate")
+
+    class Own(transformers.Trainer):  # type: ignore[misc]
+        def create_accelerator_and_postprocess(self) -> None:
+            super().create_accelerator_and_postprocess()
+            steps = accelerate.utils.GradientAccumulationPlugin(
+                num_steps=self.args.gradient_accumulation_steps, sync_with_dataloader=False
+            )
+            self.accelerator = accelerate.Accelerator(
+                dispatch_batches=False,
+                split_batches=False,
+                deepspeed_plugin=self.args.deepspeed_plugin,
+                gradient_accumulation_plugin=steps,
+            )
+            if self.accelerator.dataloader_config.dispatch_batches is not False:
+                raise Wrong("the accelerator was not told dispatch_batches=False")
+
+    return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Own)
+
+
 def prefix(cell: Cell, folder: Path) -> Gradients:
     """A prefix for a language model, by HF Trainer, which switches checkpointing on afterwards."""
     return _accumulated(cell, folder, _prefixed, counted=True)
@@ -601,6 +623,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "old_sampler": old_sampler,
+    "own_accelerator": own_accelerator,
     "frozen_tower": frozen_tower,
     "shared_layers": shared_layers,
     "wrapped": wrapped,

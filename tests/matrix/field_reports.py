@@ -181,6 +181,8 @@ def problems(data: Mapping[str, Any]) -> list[str]:
             found.append(f"{report['url']}: class {report['class']!r}, state {report['state']!r}")
         if report["state"] == "ended" and not kind.get("patches"):
             found.append(f"{report['url']}: fixed by nothing")
+        if report["state"] != "ended" and not report.get("note", "").strip():
+            found.append(f"{report['url']}: {report['state']}, and nothing says why")
         if ("note" in report) != ("note_zh" in report):
             found.append(f"{report['url']}: a note in one language")
     urls = Counter(report["url"] for report in data["report"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.families._shared import files
-from tests.families._shared.sizes import QWEN3_VISION
+from tests.families._shared.sizes import QWEN3_VISION, TEXT, VISION
 from tests.families.qwen2_5_vl import KIND as QWEN2_5_VL
 from tests.families.qwen2_vl import KIND as QWEN2_VL
 
@@ -24,6 +24,7 @@ NUMBERS = {
     "assistant": 77_091,
     **{token: 151_643 + place for place, token in enumerate(files.QWEN_TOKENS)},
 }
+LLAMA = {"<unk>": 151_660, "<s>": 151_661, "</s>": 151_662}
 MODELS = {"Qwen2-VL": QWEN2_VL, "Qwen2.5-VL": QWEN2_5_VL}
 SAID = ("a cat", "hello world", "the image", "you are a helpful assistant")
 
@@ -39,6 +40,8 @@ def main(folder: Path) -> None:
         renumbered(made)
         weights(made, kind)
     qwen3(folder / "qwen3-vl-tiny", folder / "Qwen2-VL")
+    language(folder / "tinyllama", folder / "Qwen2-VL")
+    tower(folder / "clip-tiny")
     rows = data(folder / "data")
     hub_data(folder / "data", rows)
 
@@ -54,6 +57,9 @@ def renumbered(folder: Path) -> None:
         merges.append(" ".join(pair) if isinstance(merges[0], str) else pair)
         vocabulary.setdefault(whole, len(vocabulary))
     vocabulary = {token: NUMBERS.get(token, number) for token, number in vocabulary.items()}
+    # What an untrained model writes is a text too: GRPO's rewards differ.
+    said = set(vocabulary.values())
+    vocabulary |= {f"w{number}": number for number in range(VOCABULARY) if number not in said}
     tokenizer["model"]["vocab"] = vocabulary
     for added in tokenizer["added_tokens"]:
         added["id"] = vocabulary[added["content"]]
@@ -133,6 +139,48 @@ def qwen3(folder: Path, beside: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(processing))
     video = {**processing, "video_processor_type": "Qwen3VLVideoProcessor"}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(video))
+
+
+def language(folder: Path, beside: Path) -> None:
+    """A model of text alone, on which LLaVA and its like put a tower, with the marks that Llama has."""
+    import torch
+    import transformers
+
+    folder.mkdir()
+    tokenizer = json.loads((beside / "tokenizer.json").read_text())
+    said = {"special": True, "normalized": False, "single_word": False, "lstrip": False, "rstrip": False}
+    for token, number in LLAMA.items():
+        del tokenizer["model"]["vocab"][f"w{number}"]
+        tokenizer["model"]["vocab"][token] = number
+        tokenizer["added_tokens"].append({"content": token, "id": number, **said})
+    begin = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    tokenizer["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [begin, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [begin, {"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+        "special_tokens": {"<s>": {"id": "<s>", "ids": [LLAMA["<s>"]], "tokens": ["<s>"]}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    marks = {"unk_token": "<unk>", "pad_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **marks}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    torch.manual_seed(0)
+    ids = {f"{name.removesuffix('_token')}_token_id": LLAMA[token] for name, token in marks.items()}
+    ids.pop("unk_token_id")
+    config = transformers.LlamaConfig(**{**TEXT, **ids, "vocab_size": VOCABULARY})
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def tower(folder: Path) -> None:
+    """A vision tower by itself."""
+    import torch
+    import transformers
+
+    side = {"height": 56, "width": 56}
+    torch.manual_seed(0)
+    config = transformers.CLIPVisionConfig(**VISION, image_size=56, patch_size=14)
+    transformers.CLIPVisionModel(config).save_pretrained(folder)
+    transformers.CLIPImageProcessor(size={"shortest_edge": 56}, crop_size=side).save_pretrained(folder)
 
 
 def data(folder: Path, rows: int = 12) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ ENGINES = ("ddp", "zero2", "zero3")
 # What every program is told. Plain SGD: Adam makes as much of a rounding error as of a gradient.
 TRAINING = (
     *("--output_dir", "{out}", "--max_steps", str(STEPS), "--per_device_train_batch_size", "1"),
+    *("--gradient_accumulation_steps", "1"),
     *("--optim", "sgd", "--learning_rate", "0.05", "--logging_steps", "1", "--save_strategy", "no"),
     *("--report_to", "none", "--bf16", "False", "--seed", "1"),
 )

@@ -2,14 +2,16 @@
 
     python start.py RESULT FOLDERS SETTINGS SCRIPT ARGUMENT …
 
-``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``set``, values that the
-repository asks its users to edit in a file. ``RESULT`` is what the training came to: the log, and weights.
+``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that are
+imported and that this stack's release does not have; ``set``, values that the repository asks its users to edit
+in a file; ``beside``, the folder it is started in. ``RESULT`` is what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import os
 import runpy
@@ -39,12 +41,17 @@ def main() -> None:
     result, folders, settings, script, *arguments = sys.argv[1:]
     asked = json.loads(settings)
     sys.path[:1] = [STANDINS, *folders.split(os.pathsep)]
-    for name in asked.get("unused", ()):
-        sys.modules[name] = _Unused(name)
+    for unused in asked.get("unused", ()):
+        for name in itertools.accumulate(unused.split("."), "{}.{}".format):
+            sys.modules.setdefault(name, _Unused(name))
     _without_a_gpu()
+    for place in asked.get("absent", ()):
+        module, _, name = place.partition(":")
+        setattr(importlib.import_module(module), name, mock.MagicMock(name=place))
     for place, value in asked.get("set", {}).items():
         module, _, name = place.partition(":")
         vars(importlib.import_module(module))[name].update(value)
+    os.chdir(asked.get("beside", "."))
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _record(result)

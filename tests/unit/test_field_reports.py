@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.matrix import field_reports
 
 DATA = field_reports.read()
@@ -23,3 +25,11 @@ def test_problems_are_found() -> None:
         "x: a note in one language",
         "x: 2 times",
     ]
+
+
+@pytest.mark.parametrize("state", [state for state in field_reports.STATES if state != "ended"])
+@pytest.mark.parametrize("said", [{}, {"note": " ", "note_zh": " "}])
+def test_whatever_is_not_ended_says_why(state: str, said: dict[str, str]) -> None:
+    report = {"url": "x", "class": "a", "state": state, **said}
+    found = field_reports.problems({"class": [{"id": "a"}], "report": [report]})
+    assert found == [f"x: {state}, and nothing says why"]
