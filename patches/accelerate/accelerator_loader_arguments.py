@@ -1,17 +1,19 @@
 """``Accelerator.__init__() got an unexpected keyword argument 'dispatch_batches'``.
 
-What the user sees: a script whose trainer builds its own accelerator ends before its first step, as LLaVA-NeXT's
-does, which asks for accelerate 0.29.1 or newer and so gets the newest.
+What the user sees: a script whose trainer builds its own accelerator ends before its first step, as
+LLaVA-NeXT's does, which asks for accelerate 0.29.1 or newer and so gets the newest.
 
-Why: what an accelerator is told of data loaders moved into ``DataLoaderConfiguration`` in accelerate 0.28, and the
-arguments that had said it (``dispatch_batches``, ``even_batches``, ``use_seedable_sampler``) went in 1.0.
+Why: what an accelerator is told of data loaders moved into ``DataLoaderConfiguration`` in accelerate 0.28,
+and the arguments that had said it (``dispatch_batches``, ``even_batches``, ``use_seedable_sampler``) went
+in 1.0.
 
 Since accelerate 1.0.0.
 
-The change: an accelerator that is told one of the three takes it as a part of ``dataloader_config``: the caller's,
-copied, or a new one. ``split_batches`` is still an argument and goes where it went.
+The change: an accelerator that is told one of the three takes it as a part of ``dataloader_config``: the
+caller's, copied, or a new one. ``split_batches`` is still an argument and goes where it went.
 
-Upstream: https://github.com/huggingface/accelerate/pull/2441, https://github.com/huggingface/accelerate/pull/3049
+Upstream: https://github.com/huggingface/accelerate/pull/2441,
+https://github.com/huggingface/accelerate/pull/3049
 """
 
 from __future__ import annotations

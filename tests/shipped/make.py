@@ -26,6 +26,29 @@ NUMBERS = {
 }
 LLAMA = {"<unk>": 151_660, "<s>": 151_661, "</s>": 151_662}
 MODELS = {"Qwen2-VL": QWEN2_VL, "Qwen2.5-VL": QWEN2_5_VL}
+GEMMA3_MARKS = ("boi_token", "eoi_token", "image_token")
+GEMMA3_TOKENS = (
+    *(files.PAD, files.TURN, files.END, "<start_of_turn>", "<end_of_turn>"),
+    *("<start_of_image>", "<end_of_image>", "<image_soft_token>"),
+)
+GEMMA3 = files.Kind(
+    config="Gemma3Config",
+    model="Gemma3ForConditionalGeneration",
+    vision={**VISION, "image_size": 896, "patch_size": 56, "vision_use_head": False},
+    text={"head_dim": 16},
+    top=lambda ids: {
+        "mm_tokens_per_image": 256,
+        **{f"{name}_index": ids[token] for name, token in zip(GEMMA3_MARKS, GEMMA3_TOKENS[-3:], strict=True)},
+    },
+    preprocessor={
+        "image_processor_type": "Gemma3ImageProcessor",
+        "processor_class": "Gemma3Processor",
+        "size": {"height": 896, "width": 896},
+        "image_seq_length": 256,
+    },
+    image="<start_of_image>",
+    tokens=GEMMA3_TOKENS,
+)
 SAID = ("a cat", "hello world", "the image", "you are a helpful assistant")
 
 
@@ -40,6 +63,7 @@ def main(folder: Path) -> None:
         renumbered(made)
         weights(made, kind)
     qwen3(folder / "qwen3-vl-tiny", folder / "Qwen2-VL")
+    gemma3(folder / "gemma-3-tiny")
     language(folder / "tinyllama", folder / "Qwen2-VL")
     tower(folder / "clip-tiny")
     rows = data(folder / "data")
@@ -139,6 +163,18 @@ def qwen3(folder: Path, beside: Path) -> None:
     (folder / "preprocessor_config.json").write_text(json.dumps(processing))
     video = {**processing, "video_processor_type": "Qwen3VLVideoProcessor"}
     (folder / "video_preprocessor_config.json").write_text(json.dumps(video))
+
+
+def gemma3(folder: Path) -> None:
+    """Gemma 3, each of whose images is 256 tokens and 896 pixels wide; only where transformers has it."""
+    import transformers
+
+    if not hasattr(transformers, "Gemma3Config"):
+        return
+    files.build(GEMMA3, folder)
+    path = folder / "tokenizer_config.json"
+    marks = dict(zip(GEMMA3_MARKS, GEMMA3_TOKENS[-3:], strict=True))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "extra_special_tokens": marks}))
 
 
 def language(folder: Path, beside: Path) -> None:

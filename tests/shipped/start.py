@@ -2,9 +2,9 @@
 
     python start.py RESULT FOLDERS SETTINGS SCRIPT ARGUMENT …
 
-``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that are
-imported and that this stack's release does not have; ``set``, values that the repository asks its users to edit
-in a file; ``beside``, the folder it is started in. ``RESULT`` is what the training came to: the log, and weights.
+``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that
+are imported and that this stack's release does not have; ``set``, values that the repository asks its users
+to edit in a file. ``RESULT`` is what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ def main() -> None:
     for place, value in asked.get("set", {}).items():
         module, _, name = place.partition(":")
         vars(importlib.import_module(module))[name].update(value)
-    os.chdir(asked.get("beside", "."))
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _record(result)

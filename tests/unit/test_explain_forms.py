@@ -192,6 +192,30 @@ def test_a_pasted_message_and_ids_as_people_write_them(capsys: pytest.CaptureFix
     assert run(["my training run.log"], capsys)[0] == 2
 
 
+@pytest.mark.parametrize("name", ["d", "f3", "data", "torch-checkpoint-default"])
+def test_a_folder_of_logs_comes_before_a_failure_of_its_name(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path(name).mkdir()
+    bare = run([name], capsys)
+    assert bare[0] == 0
+    assert "rank0.log" not in bare[1]
+    (Path(name) / "rank0.log").write_text(FAILED)
+    code, out, _ = run([name], capsys)
+    assert (code, out[:2]) == (0, "F3")
+    assert "rank0.log, line 5" in " ".join(out.split())
+
+
+def test_an_id_in_capitals_is_the_failure_whatever_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("F5").mkdir()
+    (Path("F5") / "rank0.log").write_text(FAILED)
+    assert run(["F5"], capsys)[1].startswith("F5 · ")
+
+
 @pytest.mark.parametrize("words", [[], ["-"]])
 def test_what_is_piped_in(words: list[str]) -> None:
     command = [sys.executable, "-m", "vlmpatch", "explain", "--lang", "en", *words]

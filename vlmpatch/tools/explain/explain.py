@@ -336,7 +336,9 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         )
         print(wanted, file=sys.stderr)
         return 2
-    found = {each: called for each in asked if (called := pages.called(each, catalog))}
+    found = {
+        each: called for each in asked if not _holds_logs(each) and (called := pages.called(each, catalog))
+    }
     rest = [each for each in asked if each not in found]
     if found and not rest:
         _show([], list(found.values()), catalog, say, as_json)
@@ -415,6 +417,14 @@ def _found(name: str) -> list[str]:
         return [path for path in paths if os.path.isfile(path)]
     os.stat(name)
     return [name]
+
+
+def _holds_logs(name: str) -> bool:
+    """Whether a log lies there; an id in capitals, as it is printed, is the failure all the same."""
+    try:
+        return not name.isupper() and bool(_found(name))
+    except OSError:
+        return False
 
 
 def _of_file(path: str, catalog: Catalog, say: Words) -> Answer:
