@@ -44,9 +44,17 @@ SECTIONS = {
     ("Results", "结果"): [
         *("old-results.md", "compatibility.md", "field-reports.md", "families.md"),
         *("mixed-batches-measured.md", "zero3-gathers.md", "reference/launches.md"),
+        *("reference/axes.md", "reference/mishaps.md"),
     ],
     ("Project", "项目"): [
-        *("contributing.md", "architecture.md", "collectives.md", "changelog.md", "security.md"),
+        *(
+            "stability.md",
+            "contributing.md",
+            "architecture.md",
+            "collectives.md",
+            "changelog.md",
+            "security.md",
+        ),
     ],
 }
 START, FAILURES, PATCHES = ("Start", "首页"), ("Failures", "失败"), ("Patches", "补丁")
