@@ -79,14 +79,15 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(item)
 
 
-def add_nothing(tensor: Any, others: list[Any]) -> Any:
+def add_nothing(tensor: Any, others: list[Any], begun: Callable[[], Any] = lambda: None) -> Any:
     """A copy of ``tensor`` whose backward reaches ``others`` with zeros, whatever stands in them.
 
     Args:
         tensor: of any shape; the copy has the same.
         others: tensors of any shapes, each of which gets zeros of its own.
+        begun: called in the backward, before it reaches ``others``.
     """
-    return _nothing().apply(tensor, *others)
+    return _nothing().apply(begun, tensor, *others)
 
 
 @functools.cache
@@ -97,15 +98,18 @@ def _nothing() -> Any:
         """Adds no number: zero times NaN would be NaN."""
 
         @staticmethod
-        def forward(ctx: Any, tensor: Any, *others: Any) -> Any:
+        def forward(ctx: Any, begun: Callable[[], Any], tensor: Any, *others: Any) -> Any:
+            ctx.begun = begun
             ctx.others = [(other.shape, other.dtype, other.device) for other in others]
             return tensor.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            zeros = [torch.zeros(s, dtype=t, device=d) for s, t, d in ctx.others]
-            needed = ctx.needs_input_grad[1:]
-            return (gradient, *(zero if need else None for zero, need in zip(zeros, needed, strict=True)))
+            ctx.begun()
+            needed = ctx.needs_input_grad[2:]
+            others = zip(ctx.others, needed, strict=True)
+            zeros = [torch.zeros(s, dtype=t, device=d) if need else None for (s, t, d), need in others]
+            return None, gradient, *zeros
 
     return Nothing
 

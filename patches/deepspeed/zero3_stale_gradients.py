@@ -11,7 +11,8 @@ With the optimizer offloaded only what arrives in the last micro-batch reaches i
 
 What is done: after the first backward of a window a zero goes into the partition of what got nothing,
 by DeepSpeed's own function; with the optimizer offloaded the same after the last. No rank waits for
-another for it.
+another for it. What DeepSpeed fills in by itself, for the experts of a leaf that no token reached, is
+filled in before it does.
 
 The zero has a sign by which ``zero-step-without-gradient`` knows it and passes over the parameter. One that
 was frozen since its last gradient gets a zero too where the optimizer is offloaded: otherwise that gradient
@@ -34,11 +35,13 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-from .._shared.missing_gradients import none_made, unreached
+from .._shared.missing_gradients import count_as_none, none_made, taken, unreached
 
 OPTIMIZER = "DeepSpeedZeroOptimizer_Stage3"
 EPILOGUE = "independent_gradient_partition_epilogue"
 PARTITION = "partition_grads"
+HOOKS = "create_reduce_and_remove_grad_hooks"
+LEAF = "ds_z3_leaf_module"  # of a parameter
 PARAMS = Argument(0, "params_to_release")
 COPIES = ("self.micro_step_id == 0", "grad_buffer.copy_(grad_partition, non_blocking=True)")
 
@@ -70,13 +73,19 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         micro = self.micro_step_id  # some releases count it up in here
         result = original(self, *args, **kwargs)
+        blank = taken()
         if not _left_alone(self) and _matters(self, micro):
             absent = list(_absent(self, of(self, micro)))
-            unreached[self] = {id(param) for param in absent}
+            unreached[self] = blank | {id(param) for param in absent}
             with patch.swapped(self, "micro_step_id", micro) if absent else contextlib.nullcontext():
                 for param in absent:
                     _put_zero(self, param, module)
         return result
+
+    def put_hooks(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        for leaf, params in _leaves(self).items():  # DeepSpeed's own comes behind it
+            patch.hook(leaf.register_full_backward_hook, _filling(params))
+        return original(self, *args, **kwargs)
 
     def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         reached.pop(self, None)
@@ -84,7 +93,30 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     patch.wrap(optimizer, PARTITION, partition)
     patch.wrap(optimizer, EPILOGUE, epilogue)
+    if hasattr(optimizer, HOOKS):
+        patch.wrap(optimizer, HOOKS, put_hooks)
     patch.wrap(optimizer, "step", step)
+
+
+def _leaves(optimizer: Any) -> dict[Any, list[Any]]:
+    """Of each leaf its parameters, which are reduced when its backward is over."""
+    found: dict[Any, list[Any]] = {}
+    for param in (param for group in optimizer.fp16_groups for param in group):
+        if param.requires_grad and (leaf := getattr(param, LEAF, None)) is not None:
+            found.setdefault(leaf, []).append(param)
+    return found
+
+
+def _filling(params: list[Any]) -> Callable[..., None]:
+    """A backward hook of their leaf."""
+
+    def fill(leaf: Any, inputs: Any, outputs: Any) -> None:
+        absent = [param for param in params if param.grad is None]
+        for param in absent:
+            param.grad = none_made(param)
+        count_as_none(absent)
+
+    return fill
 
 
 def _left_alone(optimizer: Any) -> bool:

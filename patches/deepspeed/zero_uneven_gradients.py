@@ -33,7 +33,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.missing_gradients import none_made, unreached
+from .._shared.missing_gradients import none_made, taken, unreached
 from .._shared.reduction_order import ReductionOrder, backward_order, orders
 
 OPTIMIZER = "DeepSpeedZeroOptimizer"
@@ -90,7 +90,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return original(self, *args, **kwargs)
         order = order_of(self)
         order.draining = True
-        missing = unreached[self] = set()
+        missing = unreached[self] = taken()
         try:
             for param, group in order.rest():
                 if self.get_gradient_for_reduction(param) is None:

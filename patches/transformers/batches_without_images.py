@@ -15,9 +15,11 @@ The change, for every model whose forward calls ``get_image_features`` or ``get_
 those existed, Qwen2-VL's ``visual``, the ``vision_tower`` or Qwen2-Audio's ``audio_tower`` and the
 ``multi_modal_projector``) after its text embedding: where a batch lacks what other ranks that train this
 model would wait for, the tower runs on the smallest blank image or sound the model accepts, where it would
-run on a real one: after those that come before it and before those that come after it, because ranks have to
-call their modules in one order. Its output is tied to the text embeddings in a way that passes zeros back and
-adds no number, so that a NaN adds nothing either.
+run on a real one: after those that come before it and before those that come after it, because ranks call
+their modules in one order. Its output is tied to the text embeddings in a way that passes zeros back and adds
+no number, so that a NaN adds nothing either. Where every rank ran it so, the optimizer passes over it, as in
+plain data parallel: under DDP its gradient is none after the backward, under ZeRO see
+``zero-step-without-gradient``.
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
 and run with a blank image they would add something. Under ZeRO-3 and FSDP, where the ranks would wait for
@@ -46,7 +48,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -56,6 +58,7 @@ from vlmpatch.api import Code, Patch, Unrecognised
 from .._shared.blank_image import add_nothing
 from .._shared.compiling import compiling
 from .._shared.distributed import largest, largest_of_each, world
+from .._shared.missing_gradients import from_nothing
 from .._shared.towers import SOUND, Modality, Path, code_of, language, outside, parameters_of, path_of, side
 from .._shared.training_group import (
     FSDP1,
@@ -255,6 +258,7 @@ class _Blanks:
         self.patch, self.path, self.model, self.device = patch, path, model, device
         self.left = [index for index, number in enumerate(missing) for _ in range(number)]
         self.found: list[Any] = []
+        self.blank: list[Any] = []  # the parameters of what ran so
         self.handles: list[Any] = []
 
     @contextlib.contextmanager
@@ -305,7 +309,17 @@ class _Blanks:
 
     def _tied(self, text: Any) -> Any:
         self._run(before=len(self.path.modalities))
-        return add_nothing(text, [*self.found, *_own_parameters(self.model)]) if self.found else text
+        if not self.found:
+            return text
+        own = _own_parameters(self.model)
+        return add_nothing(text, [*self.found, *own], self._no_gradients([*self.blank, *own]))
+
+    def _no_gradients(self, parameters: list[Any]) -> Callable[[], None]:
+        """What says in the backward that its zeros stand for none; FSDP's optimizers are left as they are."""
+        if any(hasattr(parameter, mark) for parameter in parameters for mark in (FSDP1, FSDP2)):
+            return lambda: None
+        dropped = running_ddp(parameters) is not None
+        return functools.partial(from_nothing, parameters, dropped=dropped)
 
     def _run(self, before: int) -> None:
         while self.left and self.left[0] < before:
@@ -315,6 +329,7 @@ class _Blanks:
         import torch
 
         parts = _side(self.model, self.path, modality)
+        self.blank += [parameter for part in parts for parameter in part.parameters()]
         dtype = next(p.dtype for part in parts for p in part.parameters() if p.is_floating_point())
         cuda = [self.device] if self.device.type == "cuda" else []
         try:

@@ -32,16 +32,18 @@ TUNINGS: dict[str, dict[str, Any]] = {
     "tower frozen": {"tuning": "full", "scenario": "frozen"},
     "projector only": {"tuning": "full", "scenario": "projector"},
 }
+# One unit in the last place of every weight moves Gemma 4's gradients by 4e-5, Qwen3-VL's by 1e-6.
+BOUNDS = {"gemma4": 1e-4}
 UNUSED = "Expected to have finished reduction"
 WHAT = ("stack", "kind", "tuning", "pattern")
 GRID = grid.Grid(STORE, WHAT, ENGINES, "python -m tests.e2e.mixed_table STACK")
 
 
-def verdict(result: Result) -> str:
+def verdict(kind: str, result: Result) -> str:
     """``=`` where it is right, or what it is instead."""
     if not result.ok:
         return "fails"
-    return "=" if cells.is_equal(result) else "differs"
+    return "=" if cells.is_equal(result, BOUNDS.get(kind, cells.GRADIENTS)) else "differs"
 
 
 def run(stack: str, wanted: list[Cell]) -> list[tuple[Cell, Result]]:
@@ -101,7 +103,7 @@ def main() -> None:
     ran = run(asked.stack, [*names])
     unused = never_used(asked.stack, ran)
     for cell, result in ran:
-        word = "unused" if cell in unused else verdict(result)
+        word = "unused" if cell in unused else verdict(cell.kind, result)
         found.setdefault(names[cell], {})[cell.engine] = word
         print(f"{word:8}{result}", flush=True)
     GRID.save(found)

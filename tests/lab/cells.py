@@ -91,11 +91,11 @@ def run(
     return results
 
 
-def is_equal(result: Result) -> bool:
-    """Whether all gradients and parameters are those of what is right, on every rank."""
+def is_equal(result: Result, gradients: float = GRADIENTS) -> bool:
+    """Whether all gradients (to the bound given) and parameters are those of what is right, on every rank."""
     if not result.ok or result.missing or result.between_ranks or result.difference is None:
         return False
-    return result.difference <= GRADIENTS and (result.parameters or 0.0) <= PARAMETERS
+    return result.difference <= gradients and (result.parameters or 0.0) <= PARAMETERS
 
 
 def with_references(cells: Iterable[Cell]) -> list[Cell]:

@@ -16,6 +16,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +30,7 @@ MODES = ("off", "nonreentrant", "reentrant")
 CHANCE = "by chance"
 TOLERANCE = 1e-4  # relative, float32
 LIMIT = 60.0  # seconds a class may take
+PROCESSOR = 20  # of them on a processor, whatever else the machine does
 CACHES = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "decoder_hidden_states")
 ROWS, LENGTH = 2, 9
 Inputs = dict[str, Any]
@@ -307,6 +309,7 @@ def _said(error: Exception) -> str:
 def _judge(kind: Any, out: Path, rank: int, port: int) -> None:
     import torch
 
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, PROCESSOR))
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = out.with_suffix(".log").open("w")
     out.write_text(json.dumps(judged(kind)))
