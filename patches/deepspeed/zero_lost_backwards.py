@@ -18,12 +18,16 @@ skipped so counts, as in plain torch, DDP and ZeRO-3. Where a backward follows a
 ranks agree on that, by one all-reduce of one number. Under a loss scaler, where the step before was made of
 several backwards, gradients that overflowed are added: the step is to see them. Offloaded, the window's sums
 on the CPU begin anew, and norms are those of the sum. Where a step follows each backward there is nothing to
-add.
+add. A release that adds backwards up by itself, or keeps a window's sums on the CPU until a step (0.19), does
+so after a ``zero_grad`` too: there the sums of a window that had ended are dropped before the next backward,
+whose step would otherwise take the batch that the script threw away.
 
 Left alone: ZenFlow, ``loss.backward()`` without the engine; offloaded partitions that DeepSpeed 0.19 sums up
-in float32 by itself.
+in float32 by itself; a ``zero_grad`` before the end of a window, which scripts call for every micro-batch and
+no release heeds.
 
-Seen in DeepSpeed 0.18.2 (the error) and 0.19.8; offloaded in 0.14.5, 0.18.2 and 0.19.8. Its own remedy is
+Seen in DeepSpeed 0.18.2 (the error) and 0.19.8; offloaded in 0.14.5, 0.18.2 and 0.19.8; sums that outlive a
+``zero_grad`` in 0.14.5 and 0.15.4, offloaded in 0.19.8. Its own remedy is
 ``set_gradient_accumulation_boundary``.
 https://github.com/allenai/open-instruct/pull/1498; offloaded: https://github.com/deepspeedai/DeepSpeed/pull/7981
 """
@@ -43,8 +47,11 @@ ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 EPILOGUE = "independent_gradient_partition_epilogue"
 LOSS = Argument(0, "loss")
 FORGETS = "self.all_grad_tensors[i] = None"
+OFFLOAD = "copy_grads_in_partition"
+KEEPS = "if self.micro_step_id > 0 or not self.is_gradient_accumulation_boundary():"
 
 _adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
+_keeping: WeakSet[type] = WeakSet()  # that keep a window's sums on the CPU until a step
 _dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
 _running: WeakSet[Any] = WeakSet()  # in the middle of one
 _ended: WeakSet[Any] = WeakSet()  # offloaded, and at the end of a window
@@ -84,6 +91,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
     epilogue = of_module(module).function(f"{OPTIMIZER}.{EPILOGUE}")
     if epilogue is not None and FORGETS not in epilogue:
         _adding.add(module.DeepSpeedZeroOptimizer)
+    offload = of_module(module).function(f"{OPTIMIZER}.{OFFLOAD}")
+    if offload is not None and KEEPS in offload:
+        _keeping.add(module.DeepSpeedZeroOptimizer)
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -91,11 +101,13 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
     optimizer = self.optimizer
     if not _keeps_sums(optimizer):
         return original(self, *args, **kwargs)
-    if _is_no_number(self, optimizer):
+    if not _adds(optimizer) and _is_no_number(self, optimizer):
         _dropped.add(optimizer)
     if optimizer in _dropped:
         _ended.discard(optimizer)
-    earlier = _earlier(optimizer)
+        if optimizer.cpu_offload and type(optimizer) in _keeping and _had_ended(self, optimizer):
+            _forget_window(optimizer)
+    earlier = {} if optimizer.cpu_offload else _earlier(self, optimizer)
     offloaded = _offloaded(optimizer) if optimizer in _ended else []
     _running.add(optimizer)
     try:
@@ -151,9 +163,14 @@ def _is_scaled(optimizer: Any) -> bool:
     return optimizer.dtype is torch.float16 or bool(getattr(optimizer, "torch_autocast_gradscaler", None))
 
 
-def _earlier(optimizer: Any) -> dict[int, list[Any]]:
+def _adds(optimizer: Any) -> bool:
+    """Whether its release adds one backward to the next."""
+    return type(optimizer) in _adding and not optimizer.cpu_offload
+
+
+def _earlier(engine: Any, optimizer: Any) -> dict[int, list[Any]]:
     """Take what backwards before this one left for the step, by group."""
-    if optimizer.cpu_offload or type(optimizer) in _adding:
+    if _adds(optimizer) and not (optimizer in _dropped and _had_ended(engine, optimizer)):
         return {}
     found = {group: grads for group, grads in optimizer.averaged_gradients.items() if grads is not None}
     optimizer.averaged_gradients.update(dict.fromkeys(found))
@@ -163,6 +180,12 @@ def _earlier(optimizer: Any) -> dict[int, list[Any]]:
             for param in params:
                 param.grad_accum = None
     return {} if optimizer in _dropped else found
+
+
+def _had_ended(engine: Any, optimizer: Any) -> bool:
+    """Whether a backward ended a window that no step has taken."""
+    last = _last.get(optimizer)
+    return last is not None and last.steps == engine.global_steps and last.number > 0
 
 
 def _put_back(optimizer: Any, earlier: dict[int, list[Any]]) -> None:
@@ -182,9 +205,15 @@ def _offloaded(optimizer: Any) -> list[tuple[Any, Any]]:
     found = [(gradient, gradient.clone()) for gradient in gradients]
     for gradient, _ in found:
         gradient.zero_()
+    _forget_window(optimizer)
+    return found
+
+
+def _forget_window(optimizer: Any) -> None:
+    """Begin the sums on the CPU anew."""
+    _copied()
     for window in optimizer.accumulated_grads_in_cpu.values():
         window.zero_()
-    return found
 
 
 def _add_offloaded(optimizer: Any, earlier: list[tuple[Any, Any]]) -> None:

@@ -3,7 +3,8 @@
     python -m tests.mishaps.table tf457-ds0182 --mishaps nan-loss-skipped --engines zero1,zero2
 
 runs every cell bare and with vlmpatch, adds what it found to ``data/mishaps.csv`` and exits 1 where vlmpatch
-did harm; ``make generate`` then writes the table.
+did harm; ``make generate`` then writes the table. It adds a lot at a time: ``--missing`` goes on with a run
+that was cut off.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BEGIN = "<!-- written by tests.mishaps.table -->"
 WHAT = ("stack", "mishap", "accumulation")
 GRID = grid.Grid(STORE, WHAT, ENGINES, "python -m tests.mishaps.table STACK")
 START = 120.0  # seconds the import of a stack may take on a loaded machine
+LOT = 100  # cells that are run, bare and patched, before they are put on record
 RIGHT, LOW = 1e-5, 2e-2  # of what moved most; LOW in half precision, against a measure in float32
 Report = dict[str, Any]
 
@@ -103,6 +105,23 @@ def cells_of(mishaps: Iterable[str], engines: Iterable[str], accumulation: Itera
     return [cell for cell in every if cell.possible]
 
 
+def unrecorded(stack: str, cells: Iterable[Cell]) -> list[Cell]:
+    """Those of which the record says nothing."""
+    found = GRID.read()
+    return [cell for cell in cells if cell.engine not in found.get(row(stack, cell), {})]
+
+
+def row(stack: str, cell: Cell) -> tuple[str, ...]:
+    return stack, cell.mishap, str(cell.accumulation)
+
+
+def record(stack: str, words: Mapping[Cell, str]) -> None:
+    found = GRID.read()
+    for cell, said in words.items():
+        found.setdefault(row(stack, cell), {})[cell.engine] = said
+    GRID.save(found)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.mishaps.table")
     parser.add_argument("stack", choices=envs.read_stacks())
@@ -110,20 +129,23 @@ def main() -> int:
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--accumulation", default=",".join(map(str, ACCUMULATION)))
     parser.add_argument("--without", default="", metavar="PATCH", help="switched off; nothing is recorded")
+    parser.add_argument("--missing", action="store_true", help="only what is not on record")
     asked = parser.parse_args()
     accumulation = map(int, asked.accumulation.split(","))
     cells = cells_of(asked.mishaps.split(","), asked.engines.split(","), accumulation)
+    if asked.missing:
+        cells = unrecorded(asked.stack, cells)
     out, env = Path(tempfile.mkdtemp(prefix="mishaps-")), {"VLMPATCH_DISABLE": asked.without}
-    found, harmed = GRID.read(), 0
-    for cell, first, then in run(asked.stack, cells, out, env):
-        said = word(cell, first, then)
-        harmed += said in grid.HARM
-        found.setdefault((asked.stack, cell.mishap, str(cell.accumulation)), {})[cell.engine] = said
-        print(
-            f"{said:8} {cell}\n         bare    {ending(first)}\n         patched {ending(then)}", flush=True
-        )
-    if not asked.without:
-        GRID.save(found)
+    harmed = 0
+    for start in range(0, len(cells), LOT):
+        ran = run(asked.stack, cells[start : start + LOT], out / str(start), env)
+        words = {cell: word(cell, *reports) for cell, *reports in ran}
+        for cell, first, then in ran:
+            print(f"{words[cell]:8} {cell}")
+            print(f"         bare    {ending(first)}\n         patched {ending(then)}", flush=True)
+        harmed += sum(said in grid.HARM for said in words.values())
+        if not asked.without:
+            record(asked.stack, words)
     return 1 if harmed else 0
 
 

@@ -90,6 +90,50 @@ def test_what_was_dropped_is_not_added(whose: str) -> None:
     assert after(engine, 2, 4) == 6
 
 
+@pytest.fixture
+def adds_up(monkeypatch: pytest.MonkeyPatch) -> Engine:
+    """Of a release whose backward adds to what it finds."""
+    monkeypatch.setattr(patch, "_adding", {DeepSpeedZeroOptimizer})
+    return Engine(DeepSpeedZeroOptimizer())
+
+
+def adds(engine: Engine, loss: int) -> None:
+    """Its backward."""
+    patch.zero_grad(lambda self: None, engine.optimizer)
+    earlier = engine.optimizer.averaged_gradients[0]
+    engine.optimizer.averaged_gradients[0] = [Sum(loss + (earlier[0].value if earlier else 0))]
+
+
+def summed(engine: Engine, *losses: int) -> int:
+    for loss in losses:
+        patch.backward(adds, engine, loss)
+    return int(engine.optimizer.averaged_gradients[0][0].value)
+
+
+def test_a_release_that_adds_up_is_left_to_it(adds_up: Engine, skipped: set[int]) -> None:
+    """What is no number as well: a loss scaler is to see it."""
+    skipped.add(1)
+    assert summed(adds_up, 1, 2, 4) == 7
+
+
+def test_there_too_what_was_dropped_is_not_added(adds_up: Engine) -> None:
+    summed(adds_up, 1)
+    patch.zero_grad(lambda self: None, adds_up.optimizer)
+    assert summed(adds_up, 2, 4) == 6
+
+
+def test_a_zero_grad_within_a_window_or_in_a_step_drops_nothing(adds_up: Engine) -> None:
+    adds_up.ends = False
+    summed(adds_up, 1)
+    patch.zero_grad(lambda self: None, adds_up.optimizer)
+    adds_up.ends = True
+    assert summed(adds_up, 2) == 3
+    adds_up.global_steps += 1
+    patch.zero_grad(lambda self: None, adds_up.optimizer)
+    adds_up.ends = False
+    assert summed(adds_up, 4) == 7
+
+
 def test_sums_that_a_backward_leaves_alone_stay() -> None:
     """As before a window's end."""
     engine = Engine(DeepSpeedZeroOptimizer())
@@ -121,6 +165,31 @@ def test_offloaded_sums_are_added_until_a_step(monkeypatch: pytest.MonkeyPatch) 
     assert added == []
     after(engine, 4)
     assert added == [7]
+
+
+class Window:
+    """What an offloaded parameter has summed up on the CPU."""
+
+    value = 1
+
+    def zero_(self) -> None:
+        self.value = 0
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_an_offloaded_window_that_ended_is_forgotten_after_a_zero_grad(
+    ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patch, "_keeping", {DeepSpeedZeroOptimizer})
+    monkeypatch.setattr(patch, "_copied", lambda: None)
+    optimizer: Any = DeepSpeedZeroOptimizer()
+    optimizer.cpu_offload, optimizer.accumulated_grads_in_cpu = True, {0: Window()}
+    engine = Engine(optimizer)
+    engine.ends = ends
+    after(engine, 1)
+    patch.zero_grad(lambda self: None, optimizer)
+    after(engine, 2)
+    assert optimizer.accumulated_grads_in_cpu[0].value == (not ends)
 
 
 def test_a_step_of_several_is_known_from_the_one_before() -> None:

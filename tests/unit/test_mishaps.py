@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +52,19 @@ def test_what_is_right_runs_in_one_process() -> None:
     for cell in table.cells_of(MISHAPS, ENGINES, ACCUMULATION):
         assert cell.measures
         assert all(measure.engine in PLAIN and measure.ranks == 1 for measure in cell.measures)
+
+
+def test_a_run_that_was_cut_off_goes_on_with_the_rest(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    recorded = dataclasses.replace(table.GRID, path=tmp_path / "mishaps.csv")
+    monkeypatch.setattr(table, "GRID", recorded)
+    recorded.save({})
+    cells = table.cells_of(["nothing"], ["ddp", "zero2"], ACCUMULATION)
+    table.record("s", {cells[0]: "="})
+    table.record("s", {cells[2]: "mended"})
+    assert table.unrecorded("s", cells) == [cells[1], cells[3]]
+    assert table.unrecorded("t", cells) == cells
 
 
 def test_nothing_on_record_is_harmed() -> None:
