@@ -44,7 +44,8 @@ PARTED = (
     "vlmpatch [zero3-uneven-calls]: the ranks wait for each other in different gathers and can never go on. "
     "{told}. Under ZeRO-3 every rank has to call every module, the same number of times. For the models "
     "vlmpatch knows, batches-without-images and minicpmv-slice-groups see to that (python -m vlmpatch doctor "
-    "says whether they are needed and active here). In another model, run the module equally often on every "
+    "says whether they are needed and active here). In another model, and where a script or a wrapper calls "
+    "get_image_features by itself for the batches that have images, run the module equally often on every "
     "rank: where a batch has nothing for it, on a dummy input whose result is multiplied by 0. "
     "More: python -m vlmpatch explain zero3-uneven-calls"
 )

@@ -35,6 +35,7 @@ https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/sta
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
@@ -138,7 +139,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         flat = self.fp32_partitioned_groups_flat[group]
 
         def place(param: Any) -> Part:
-            return Part(*self.grad_position[self.get_param_id(param)][1:])
+            return shard_of(param, *self.grad_position[self.get_param_id(param)][1:])
 
         with _partly(patch, self, group, flat, _without_gradient(self, self.fp16_groups[group], place)):
             return original(self, *args, **kwargs)
@@ -171,6 +172,18 @@ def _of_flat(param: Any) -> Part | None:
     if (mapping := getattr(param, "_hp_mapping", None)) is None:
         return None
     return Part(mapping.hp_fragment_address.start, mapping.hp_fragment_address.numel)
+
+
+def shard_of(param: Any, start: int, size: int) -> Part:
+    """What of a partition of ZeRO-3 is ``param``: the last rank's is filled up, and what fills it has a zero.
+
+    Args:
+        param: a parameter that DeepSpeed has partitioned.
+        start: of its partition in that of its group.
+        size: of its partition, the same on every rank.
+    """
+    before = sys.modules["torch.distributed"].get_rank(param.ds_process_group) * size
+    return Part(start, max(0, min(size, param.ds_numel - before)))
 
 
 class Idle(NamedTuple):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from patches.deepspeed.zero_step_without_gradient import History, Part
+from patches.deepspeed.zero_step_without_gradient import History, Part, shard_of
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
@@ -53,3 +57,16 @@ def test_what_never_had_a_gradient_has_no_state_until_it_takes_a_step() -> None:
 
 def test_a_partition_of_which_all_were_always_used_is_one_piece() -> None:
     assert list(History().pieces(7, [])) == [(Part(0, 7), 0, True)]
+
+
+@pytest.mark.parametrize(("numbers", "ranks"), [(15, 2), (16, 2), (3, 2), (1, 2), (5, 4), (2, 4)])
+def test_what_fills_up_the_last_partition_is_no_part_of_a_parameter(
+    numbers: int, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = -(-numbers // ranks)
+    monkeypatch.setitem(sys.modules, "torch.distributed", SimpleNamespace(get_rank=lambda group: group))
+
+    shards = [shard_of(SimpleNamespace(ds_process_group=r, ds_numel=numbers), 7, size) for r in range(ranks)]
+
+    assert all(shard.start == 7 and 0 <= shard.size <= size for shard in shards)
+    assert sum(shard.size for shard in shards) == numbers
