@@ -222,6 +222,21 @@ def _write_features(model: Any, batch: Batch) -> Batch:
     return {"inputs_embeds": embeddings, **kept}
 
 
+def asked_device(cell: Cell, folder: Path) -> Gradients:
+    """A forward of the script's own that asks the tower where it lies, on one rank, as 2U1's scripts do."""
+    model = loading.prepare(cell, folder)
+    base = next(module for module in model.modules() if isinstance(module, transformers.PreTrainedModel))
+
+    def ask(module: Any, *given: Any) -> None:
+        if dist.get_rank():
+            tower = next(part for part in module.modules() if hasattr(part, "get_device"))
+            if (tower.get_device().type, tower.get_dtype()) != ("cpu", torch.float32):
+                raise Wrong("the tower says something else of itself")
+
+    base.register_forward_pre_hook(ask)
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
+
+
 # --- checkpointing that transformers knows nothing of ---------------------------------------------
 
 
@@ -624,6 +639,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "prefix": prefix,
     "old_sampler": old_sampler,
     "own_accelerator": own_accelerator,
+    "asked_device": asked_device,
     "frozen_tower": frozen_tower,
     "shared_layers": shared_layers,
     "wrapped": wrapped,

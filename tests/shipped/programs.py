@@ -60,6 +60,7 @@ class Program:
     fails: tuple[str, ...] = ()  # engines under which it fails without vlmpatch
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # for start.py
     cwd: str = "."
+    driver: str = ""  # a script of this folder that trains with the repository's code, where that cannot
 
     @property
     def source(self) -> launches.Shipped:
@@ -165,7 +166,8 @@ class Workshop:
         folders = os.pathsep.join(str(root / each) for each in program.folders)
         settings = _filled(json.dumps(program.settings), places)
         words = [_filled(each, places) for each in (*program.arguments, *TRAINING)]
-        start = (START, out / "result.json", folders, settings, root / program.script)
+        script = HERE / program.driver if program.driver else root / program.script
+        start = (START, out / "result.json", folders, settings, script)
         return Job((*map(str, start), *words, *_of_engine(engine, out)))
 
 
