@@ -223,15 +223,21 @@ def _write_features(model: Any, batch: Batch) -> Batch:
 
 
 def asked_device(cell: Cell, folder: Path) -> Gradients:
-    """A forward of the script's own that asks the tower where it lies, on one rank, as 2U1's scripts do."""
+    """A forward of the script's own that asks the tower where it lies, as 2U1's for a batch of text.
+
+    Every rank asks here, and so none waits; that a weight was gathered for the answer is what goes wrong.
+    """
     model = loading.prepare(cell, folder)
     base = next(module for module in model.modules() if isinstance(module, transformers.PreTrainedModel))
 
     def ask(module: Any, *given: Any) -> None:
-        if dist.get_rank():
-            tower = next(part for part in module.modules() if hasattr(part, "get_device"))
-            if (tower.get_device().type, tower.get_dtype()) != ("cpu", torch.float32):
-                raise Wrong("the tower says something else of itself")
+        tower = next(part for part in module.modules() if hasattr(part, "get_device"))
+        weights = dict(tower.blocks[0].mlp.fc2.named_parameters()).values()
+        before = [weight.numel() for weight in weights]
+        if (tower.get_device().type, tower.get_dtype()) != ("cpu", torch.float32):
+            raise Wrong("the tower says something else of itself")
+        if before != [weight.numel() for weight in weights]:
+            raise Wrong("a weight was gathered to say where it lies")
 
     base.register_forward_pre_hook(ask)
     return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
