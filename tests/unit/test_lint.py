@@ -505,6 +505,7 @@ def test_a_trainer_of_its_time_is_let_be(tmp_path: Path) -> None:
 
 
 UNFROZEN = "model.projector.requires_grad_(True)"
+NAMED = "for n, p in model.named_parameters():"
 LOOP = "for p in model.projector.parameters():\n    p.requires_grad = True"
 CHOSEN = "for n, p in model.named_parameters():\n    if 'visual' in n:\n        p.requires_grad_(True)"
 WRAPPED = "model = get_peft_model(model, config)"
@@ -515,10 +516,21 @@ WRAPPED = "model = get_peft_model(model, config)"
     [
         (f"{UNFROZEN}\n{WRAPPED}", "", ["model.projector"]),
         (f"{LOOP}\n{WRAPPED}", "", ["model.projector"]),
-        (f"{CHOSEN}\n{WRAPPED}", "", ["model"]),
+        (f"{CHOSEN}\n{WRAPPED}", "", ["model.visual"]),
         (f"if args.lora:\n    {UNFROZEN}\n    {WRAPPED}", "--lora true", ["model.projector"]),
         (f"with zero():\n    {UNFROZEN}\n{WRAPPED}", "", ["model.projector"]),
         (f"if args.lora:\n    {UNFROZEN}\n{WRAPPED}", "", []),
+        (
+            f"{NAMED}\n    if 'projector.' in n:\n        p.requires_grad = True\n{WRAPPED}",
+            "",
+            ["model.projector"],
+        ),
+        (f"{NAMED}\n    if wanted(n):\n        p.requires_grad = True\n{WRAPPED}", "", ["model"]),
+        (
+            f"{NAMED}\n    if 'llm' in n:\n        pass\n    else:\n        p.requires_grad = True\n{WRAPPED}",
+            "",
+            ["model"],
+        ),
         (f"{WRAPPED}\n{UNFROZEN}", "", []),
         (f"{UNFROZEN}\n{WRAPPED}\n{UNFROZEN}", "", []),
         (f"{UNFROZEN}\nother = get_peft_model(other, config)", "", []),

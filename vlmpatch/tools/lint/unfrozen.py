@@ -62,13 +62,16 @@ def _lost(events: Sequence[_Event]) -> Iterator[_Event]:
             yield event
 
 
-def _events(body: Sequence[ast.stmt], taken: Taken, chosen: bool = False, loop: str = "") -> Iterator[_Event]:
+def _events(
+    body: Sequence[ast.stmt], taken: Taken, chosen: str | None = None, loop: str = ""
+) -> Iterator[_Event]:
     """In the order of the text, in the branches that may be taken.
 
     Args:
         body: of a function, a loop, a branch.
         taken: as in ``refrozen``.
-        chosen: whether a condition chooses among the parameters of the loop around.
+        chosen: None, or by what a condition chooses among the parameters of the loop around: a part of their
+            names, or nothing that can be read.
         loop: what that loop goes over.
     """
     for node in body:
@@ -76,10 +79,12 @@ def _events(body: Sequence[ast.stmt], taken: Taken, chosen: bool = False, loop: 
             continue
         if isinstance(node, ast.If):
             known = taken(node.test)
-            for branch in [node.body] * (known is not False) + [node.orelse] * (known is not True):
-                yield from _events(branch, taken, bool(loop), loop)
+            if known is not False:
+                yield from _events(node.body, taken, _part_of_a_name(node.test) if loop else None, loop)
+            if known is not True:
+                yield from _events(node.orelse, taken, "" if loop else None, loop)
         elif isinstance(node, ast.For):
-            yield from _events(node.body, taken, False, ast.unparse(node.iter))
+            yield from _events(node.body, taken, None, ast.unparse(node.iter))
         else:
             for name in ("body", "orelse", "finalbody"):
                 yield from _events(getattr(node, name, []), taken, chosen, loop)
@@ -87,13 +92,20 @@ def _events(body: Sequence[ast.stmt], taken: Taken, chosen: bool = False, loop: 
                 yield from _said(node, chosen, loop)
 
 
-def _said(node: ast.stmt, chosen: bool, loop: str) -> Iterator[_Event]:
+def _part_of_a_name(test: ast.expr) -> str:
+    """``projector`` of ``"projector" in name``."""
+    asked = test.left if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.In) else None
+    return asked.value.strip(".") if isinstance(asked, ast.Constant) and isinstance(asked.value, str) else ""
+
+
+def _said(node: ast.stmt, chosen: str | None, loop: str) -> Iterator[_Event]:
     what = _unfrozen(node, loop)
     if what:
         root, *inner = what.split(".")
         parameters = inner[-1:] and inner[-1].startswith(("parameters(", "named_parameters("))
-        if len(inner) > bool(parameters) or (chosen and parameters):
-            yield _Event(root, ".".join([root, *inner[: len(inner) - bool(parameters)]]), node.lineno)
+        if len(inner) > bool(parameters) or (chosen is not None and parameters):
+            part = [root, *inner[: len(inner) - bool(parameters)], *filter(None, [chosen])]
+            yield _Event(root, ".".join(part), node.lineno)
     for call in ast.walk(node):
         if isinstance(call, ast.Call) and _name(call.func) == _PEFT and call.args:
             yield _Event(ast.unparse(call.args[0]), "", node.lineno)
