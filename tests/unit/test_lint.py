@@ -527,7 +527,7 @@ WRAPPED = "model = get_peft_model(model, config)"
         ),
         (f"{NAMED}\n    if wanted(n):\n        p.requires_grad = True\n{WRAPPED}", "", ["model"]),
         (
-            f"{NAMED}\n    if 'llm' in n:\n        pass\n    else:\n        p.requires_grad = True\n{WRAPPED}",
+            f"{NAMED}\n    if 'llm' in n: pass\n    else: p.requires_grad = True\n{WRAPPED}",
             "",
             ["model"],
         ),
