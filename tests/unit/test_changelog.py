@@ -37,6 +37,27 @@ def test_the_readme_names_every_kind() -> None:
     assert [kind for kind in KINDS if f"`{kind}`" not in text] == []
 
 
+def releases() -> dict[str, str]:
+    """What the changelog says of each release."""
+    pieces = re.split(r"^## \[(\d.*?)\].*$", (CHECKOUT / "CHANGELOG.md").read_text("utf-8"), flags=re.M)
+    return dict(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+def test_a_release_is_one_text() -> None:
+    """Fragments put below one another have a heading several times."""
+    for version, text in releases().items():
+        headings = re.findall(r"^(?:### .*|\*\*.*?\*\*)", text, re.M)
+        assert headings, version
+        assert sorted(headings) == sorted(set(headings)), version
+
+
+def test_every_patch_is_told_of() -> None:
+    told = "".join([*releases().values(), *(path.read_text("utf-8") for path in fragments())])
+    ids = re.findall(r'^id = "(.+)"$', (CHECKOUT / "compat.toml").read_text("utf-8"), re.M)
+    assert len(ids) > 50
+    assert [id_ for id_ in ids if f"`{id_}`" not in told] == []
+
+
 MADE = """\
 ## [9.9.9] - 2030-01-02
 
