@@ -70,7 +70,9 @@ def _said_by(patch: Patch, model: Any) -> contextlib.AbstractContextManager[None
     """Within it the model's list has the names that it has."""
     names = getattr(model, DEFAULT, None)
     present = _present(model, names) if names else []
-    return patch.swapped(model, DEFAULT, present) if present else contextlib.nullcontext()
+    if not present or present == list(names or ()):
+        return contextlib.nullcontext()
+    return patch.swapped(model, DEFAULT, present)
 
 
 def _present(model: Any, names: Any) -> list[str]:

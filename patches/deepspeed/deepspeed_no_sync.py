@@ -10,8 +10,11 @@ micro-batches by itself, as it still does.
 Since DeepSpeed 0.16.0, with HF Trainer before transformers 4.48, and with ``accelerator.accumulate`` of an
 accelerate that does not ask for the ZeRO stage yet (1.6.0 does not, 1.12.0 does).
 
-The change: for an engine ``Accelerator.no_sync`` does nothing, as before 0.16.0. An accelerate that asks for
-the stage is left alone: it tells the engine where a window ends.
+The change: where the engine partitions gradients ``Accelerator.no_sync`` does nothing, as before 0.16.0.
+Where it does not, what accelerate's own backward does inside of it (backward and step of the engine) is done
+as if outside, for it could only end in that error; ``engine.backward`` by hand, which works there and divides
+by no window, is left alone. So is an accelerate that asks for the stage: it tells the engine where a window
+ends.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/6793,
 https://github.com/huggingface/accelerate/issues/3481, https://github.com/huggingface/transformers/pull/35157
@@ -26,25 +29,40 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-NAME = "Accelerator.no_sync"
+NO_SYNC, BACKWARD = "Accelerator.no_sync", "DeepSpeedEngineWrapper.backward"
 MODEL = Argument(0, "model")
+INSIDE = "inside_no_sync_ctxt"  # what an engine says in its no_sync
 
 
 def look(code: Code) -> str | None:
-    """``no_sync`` must take any model's."""
-    function = code.function(NAME)
-    if function is None or 'getattr(model, "no_sync", context)' not in function:
-        raise Unrecognised(f"{NAME} in {code.path} is not as any known release has it")
-    return "accelerate asks for the ZeRO stage" if "zero_stage" in function else None
+    """``no_sync`` must take any model's, and a backward of accelerate's must step by itself."""
+    name, known = (
+        (BACKWARD, "self.engine.step()")
+        if code.module.endswith("deepspeed")
+        else (NO_SYNC, 'getattr(model, "no_sync", context)')
+    )
+    function = code.function(name)
+    if function is None or known not in function:
+        raise Unrecognised(f"{name} in {code.path} is not as any known release has it")
+    asks = any(text in function for text in ("zero_stage", "sync_gradients"))
+    return "accelerate asks for the ZeRO stage" if asks else None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Do nothing for an engine."""
+    """Do nothing for an engine that could not go on."""
 
     def no_sync(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        engine = self.distributed_type == module.DistributedType.DEEPSPEED and hasattr(
-            MODEL.of(args, kwargs), "zero_optimization_partition_gradients"
-        )
-        return contextlib.nullcontext() if engine else original(self, *args, **kwargs)
+        partitions = getattr(MODEL.of(args, kwargs), "zero_optimization_partition_gradients", None)
+        if self.distributed_type == module.DistributedType.DEEPSPEED and partitions and partitions():
+            return contextlib.nullcontext()
+        return original(self, *args, **kwargs)
 
-    patch.wrap(module.Accelerator, "no_sync", no_sync)
+    def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        inside = getattr(self.engine, INSIDE, False)
+        with patch.swapped(self.engine, INSIDE, False) if inside else contextlib.nullcontext():
+            return original(self, *args, **kwargs)
+
+    if hasattr(module, "Accelerator"):
+        patch.wrap(module.Accelerator, "no_sync", no_sync)
+    else:
+        patch.wrap(module.DeepSpeedEngineWrapper, "backward", backward)

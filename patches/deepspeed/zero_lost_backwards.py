@@ -88,6 +88,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
         return
     patch.wrap(module.DeepSpeedZeroOptimizer, "zero_grad", zero_grad)
+    patch.wrap(module.DeepSpeedZeroOptimizer, "step", step)
     epilogue = of_module(module).function(f"{OPTIMIZER}.{EPILOGUE}")
     if epilogue is not None and FORGETS not in epilogue:
         _adding.add(module.DeepSpeedZeroOptimizer)
@@ -233,6 +234,13 @@ def _copied() -> None:
     from deepspeed.accelerator import get_accelerator
 
     get_accelerator().synchronize()
+
+
+def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the optimizer's, which a script may call itself: what it leaves on the CPU has had its step."""
+    result = original(self, *args, **kwargs)
+    _ended.discard(self)
+    return result
 
 
 def zero_grad(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -22,9 +22,10 @@ gradient zero (an evaluation between backward and step freezes all for a moment)
 it had, only where the window was over. That a partition has such a zero there is
 seen to by ``zero-uneven-gradients`` and ``zero3-stale-gradients``.
 
-Before there is a state, and for an optimizer that does not work element by element, the whole partition takes
-its step and what had no gradient is put back; such an optimizer's count of steps goes on. The counts are not
-saved: after a resume all have those of the partition.
+Before there is a state, for an optimizer that does not work element by element or is neither torch's nor
+DeepSpeed's, and where its step has hooks, the whole partition takes its step and what had no gradient is put
+back; such an optimizer's count of steps goes on. The counts are not saved: after a resume all have those of
+the partition.
 
 Left alone: ZenFlow, a state on NVMe, BF16_Optimizer.
 
@@ -53,6 +54,10 @@ GROUP = Argument(0, "group_no")
 SUB_GROUP = Argument(0, "sub_group_id")
 # What they do to an element depends on that element, its state and a count of steps alone.
 BY_ELEMENT = {"Adam", "AdamW", "SGD", "Adagrad", "RMSprop", "FusedAdam", "DeepSpeedCPUAdam"}
+THEIRS = ("torch.optim.", "deepspeed.ops.")  # an optimizer of another with such a name may do otherwise
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
+BY_SCHEDULER = "_wrapped_by_lr_sched"
 COUNT = "step"
 
 
@@ -263,7 +268,7 @@ class Step:
         group = next((g for g in self.inner.param_groups if any(p is self.flat for p in g["params"])), None)
         if group is None or self.flat.grad is None:  # the partition is the other optimizer's
             return self.original(*args, **kwargs)
-        if not state or type(self.inner).__name__ not in BY_ELEMENT:
+        if not state or not _by_element(self.inner, self.original):
             return self._and_put_back(*args, **kwargs)
         return self._in_pieces(group, state, *args, **kwargs)
 
@@ -280,7 +285,7 @@ class Step:
             for number, part in enumerate(self.idle):
                 # A state that began with this step begins with zeros.
                 of(tensor, part).copy_(before[name][number] if name in before else torch.zeros(()))
-        if type(self.inner).__name__ in BY_ELEMENT:
+        if _by_element(self.inner, self.original):
             self.history.add(self.idle, begun=False)
             self.history.count = self._count()
         return result
@@ -333,6 +338,18 @@ class Step:
         for key, value in made.items():
             if self._is_whole(state.get(key)):
                 of(state[key], part).copy_(value)
+
+
+def _by_element(optimizer: Any, step: Any) -> bool:
+    """Whether ``step`` may be taken piece by piece: it works element by element, and nobody looks on."""
+    cls = type(optimizer)
+    if cls.__name__ not in BY_ELEMENT or not cls.step.__module__.startswith(THEIRS):
+        return False
+    if getattr(step, "__self__", None) is not optimizer and not hasattr(step, BY_SCHEDULER):
+        return False
+    everywhere = vars(sys.modules["torch.optim.optimizer"])
+    hooks = [*(getattr(optimizer, name, None) for name in HOOKS), *map(everywhere.get, GLOBAL_HOOKS)]
+    return not any(hooks)
 
 
 def _like(group: dict[str, Any]) -> dict[str, Any]:

@@ -9,15 +9,17 @@ unit of its own, as PEFT's does, works as it is.
 
 In every torch with ``use_orig_params``, 2.0 to 2.15.
 
-The change: before the model is wrapped, its policy is asked which modules are units. Where one of these has
-both kinds of parameters, ``use_orig_params`` is true, and a warning says what that costs. What works as it
-was said stays as it is.
+The change: before the model is wrapped, its policy is asked, once, which modules are units. Where one of
+these has both kinds of parameters, ``use_orig_params`` is true, and a warning says what that costs. What
+works as it was said stays as it is.
 
 Upstream: https://github.com/huggingface/peft/issues/1702, https://github.com/pytorch/pytorch/pull/98221
 """
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -26,6 +28,7 @@ from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 CLASS = "FullyShardedDataParallel"
 MODULE, POLICY = Argument(0, "module"), Argument(4, "auto_wrap_policy")
+RUN = "_run_policy"  # of the policies that name all units at once
 ORIGINAL = Argument(13, "use_orig_params")
 IGNORED_MODULES, IGNORED = Argument(7, "ignored_modules"), Argument(14, "ignored_states")
 WARNING = (
@@ -49,12 +52,67 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def __init__(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         module = MODULE.of(args, kwargs)
-        if module is not None and not ORIGINAL.of(args, kwargs) and _must(wrapper, module, args, kwargs):
+        if module is None or ORIGINAL.of(args, kwargs) or not _may_be_mixed(wrapper, module):
+            return original(self, *args, **kwargs)
+        if (policy := POLICY.of(args, kwargs)) is not None:
+            args, kwargs = POLICY.replaced(args, kwargs, asked_once(policy))
+        if _must(wrapper, module, args, kwargs):
             patch.warn("mixed", WARNING)
             args, kwargs = ORIGINAL.replaced(args, kwargs, True)
-        original(self, *args, **kwargs)
+        return original(self, *args, **kwargs)
 
     patch.wrap(wrapper, "__init__", __init__)
+
+
+def _may_be_mixed(wrapper: Any, module: Any) -> bool:
+    by_hand = any(isinstance(part, wrapper) for part in module.modules())
+    return by_hand or len({p.requires_grad for p in module.parameters()}) > 1
+
+
+def asked_once(policy: Any) -> Any:
+    """A policy like ``policy``, which may speak, count or remember, that asks it once and answers twice."""
+    if not hasattr(policy, RUN):
+        return Answers(policy)
+    twin = copy.copy(policy)
+    setattr(twin, RUN, Units(getattr(policy, RUN)))
+    return twin
+
+
+class Answers:
+    """Of a policy that is called with one module after another, in the same order each time."""
+
+    def __init__(self, policy: Callable[..., bool]) -> None:
+        self._policy = policy
+        self._given: deque[tuple[Any, bool]] = deque()
+        self._again = False
+
+    def repeat(self) -> None:
+        """From now on say what was said."""
+        self._again = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> bool:
+        """What ``policy`` says of a module."""
+        asked = (args, kwargs)
+        if self._again and self._given and self._given[0][0] == asked:
+            return self._given.popleft()[1]
+        answer = self._policy(*args, **kwargs)
+        if not self._again:
+            self._given.append((asked, answer))
+        return answer
+
+
+class Units:
+    """Of a policy that names all units at once, each with options that it adds to those of the root."""
+
+    def __init__(self, run: Callable[..., dict[Any, dict[str, Any]]]) -> None:
+        self._run = run
+        self._found: dict[Any, dict[str, Any]] | None = None
+
+    def __call__(self, module: Any, ignored: Any, options: dict[str, Any]) -> dict[Any, dict[str, Any]]:
+        """What ``policy`` says of ``module`` and all inside it."""
+        if self._found is None:
+            self._found = self._run(module, ignored, {})
+        return {unit: {**options, **own} for unit, own in self._found.items()}
 
 
 def _must(wrapper: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -62,8 +120,6 @@ def _must(wrapper: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, An
     inner = [part for part in module.modules() if isinstance(part, wrapper)]
     if inner:  # wrapped by hand: the parts are to be of one kind
         return any(part._use_orig_params for part in inner)
-    if len({p.requires_grad for p in module.parameters()}) < 2:
-        return False
     ignored_modules, ignored = _ignored(args, kwargs)
     seen = set(ignored)
     for unit in _units(module, POLICY.of(args, kwargs), ignored_modules):
@@ -92,7 +148,7 @@ def _units(module: Any, policy: Any, ignored: set[Any]) -> Iterator[Any]:
         found.append(unit)
         return unit
 
-    if hasattr(policy, "_run_policy"):
+    if hasattr(policy, RUN):
         found = [*reversed(policy._run_policy(module, ignored, {}))]
     elif policy is not None:
         wrap._recursive_wrap(
@@ -103,5 +159,6 @@ def _units(module: Any, policy: Any, ignored: set[Any]) -> Iterator[Any]:
             ignored_params=set(),
             only_wrap_children=True,
         )
+        policy.repeat()
     yield from (unit for unit in found if unit is not module)
     yield module

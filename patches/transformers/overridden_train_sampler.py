@@ -37,9 +37,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Look at the class of every trainer that is built."""
 
     def without_dataset(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if args or kwargs:  # a call of the user's own hands over nothing, and hears nothing
-            name = type(self).__qualname__
-            patch.warn(name, f"{name}.{NAME} should take train_dataset=None.")
+        if len(args) != 1 or kwargs:  # a call of the user's own hands over no data set, and hears nothing
+            return original(self, *args, **kwargs)
+        name = type(self).__qualname__
+        patch.warn(name, f"{name}.{NAME} should take train_dataset=None.")
         return original(self)
 
     def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
