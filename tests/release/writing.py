@@ -57,10 +57,35 @@ def write(version: str, date: str, address: str = "", root: Path = ROOT) -> None
         _said(texts, address, root)
     for name, text in texts.items():
         (root / name).write_text(text, "utf-8")
-    words = [sys.executable, "-m", "towncrier", "build", "--yes", "--version", version, "--date", date]
+    told = root / "CHANGELOG.md"
+    before = told.read_text("utf-8")
+    if f"\n## [{version}] " not in before:
+        _towncrier(root, version, date, "--yes")
+        return
+    told.write_text(with_late(before, version, _towncrier(root, version, date, "--draft")), "utf-8")
+    for path in (root / "changelog.d").glob("*.*.md"):
+        path.unlink()
+
+
+def _towncrier(root: Path, version: str, date: str, how: str) -> str:
+    words = [sys.executable, "-m", "towncrier", "build", how, "--version", version, "--date", date]
     done = subprocess.run(words, cwd=root, capture_output=True, text=True)
     if done.returncode:
         raise Refused(f"towncrier: {done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def with_late(changelog: str, version: str, draft: str) -> str:
+    """``changelog`` with what ``draft`` has, at the end of each kind of the release that it has already."""
+    head, mark, rest = changelog.partition(f"\n## [{version}] ")
+    release, after, older = rest.partition("\n## [")
+    kinds = re.split(r"^### (\w+)\n", release, flags=re.M)
+    texts = dict(zip(kinds[1::2], kinds[2::2], strict=True))
+    late = re.split(r"^### (\w+)\n", draft, flags=re.M)
+    for kind, items in zip(late[1::2], late[2::2], strict=True):
+        texts[kind] = f"{texts.get(kind, '').rstrip()}\n{items.strip()}\n\n"
+    body = "".join(f"### {kind}\n{text}" for kind, text in texts.items())
+    return f"{head}{mark}{kinds[0]}{body.rstrip()}\n{after}{older}"
 
 
 def move(address: str, root: Path = ROOT) -> None:

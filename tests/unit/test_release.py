@@ -142,6 +142,18 @@ def test_a_release_is_written_everywhere_at_once(releasable: Path) -> None:
     assert "vlmpatch.dev/vlmpatch" not in (releasable / "pyproject.toml").read_text("utf-8")
 
 
+def test_what_comes_after_it_was_written_goes_into_the_same_text(releasable: Path) -> None:
+    writing.write("9.8.7", "2031-02-03", root=releasable)
+    for name, text in (("more.added", "More is new."), ("well.fixed", "Something works.")):
+        (releasable / "changelog.d" / f"{name}.md").write_text(f"{text}\n")
+    commit(releasable)
+    writing.write("9.8.7", "2031-02-03", root=releasable)
+    told = (releasable / "CHANGELOG.md").read_text("utf-8")
+    made = "### Added\n\n- Something is new.\n- More is new.\n\n### Fixed\n\n- Something works.\n\n## ["
+    assert f"## [9.8.7] - 2031-02-03\n\n{made}" in told
+    assert not list((releasable / "changelog.d").glob("*.*.md"))
+
+
 def test_the_address_may_come_later(releasable: Path) -> None:
     """Without it no release is ready; what is no address of the public is refused."""
     (unready,) = [
