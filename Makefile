@@ -9,7 +9,7 @@ STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 t
 # The one that `make demo` needs.
 DEMO = tf457-ds0182
 
-.PHONY: demo stack test test-all test-pythons machine unit busy lint minicpmv matrix generate site drift bench clean
+.PHONY: demo stack test test-all test-pythons sources machine unit busy lint minicpmv matrix generate site drift bench clean
 
 demo: MADE = $(DEMO)
 demo: machine .venv/ready  ## a real two-rank fine-tune that dies without vlmpatch and trains with it
@@ -30,6 +30,10 @@ test-all: MADE = $(STACKS)
 test-all: machine .venv/ready lint  ## the slow tests too, before a release; hours, in parts with FILES=…; recorded
 	VLMPATCH_FULL=1 $(PYTEST) --junitxml=build/tests.xml $(FILES); ended=$$?; \
 	test $$ended -gt 1 || $(BIN)/python -m tests.lab.record build/tests.xml; exit $$ended
+
+SOURCES ?= build/sources
+sources: .venv/ready  ## the public repositories whose scripts and programs `make test-all` reads and runs
+	$(BIN)/python -m tests.lab.sources $(SOURCES)
 
 test-pythons: .venv/ready  ## the unit tests on every Python from 3.10 on that is installed
 	$(BIN)/python -m nox --session unit
