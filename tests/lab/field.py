@@ -22,6 +22,7 @@ import torch.distributed as dist
 import transformers
 
 from tests.families._shared.sizes import TEXT
+from tests.lab import saving
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
 
@@ -45,9 +46,14 @@ def train(cell: Cell, folder: Path, out: Path) -> dict[str, Any]:
     return {"losses": [], "digest": None, "measured": True}
 
 
-def plain(cell: Cell, folder: Path, feed: Feed = lambda model, batch: batch) -> Gradients:
+def plain(
+    cell: Cell,
+    folder: Path,
+    feed: Feed = lambda model, batch: batch,
+    make: Callable[[Cell, Path], Any] = loading.prepare,
+) -> Gradients:
     """The gradients of the plain run: the mean over all ranks' batches."""
-    model = loading.prepare(dataclasses.replace(cell, checkpointing="off", variant=""), folder)
+    model = make(dataclasses.replace(cell, checkpointing="off", variant=""), folder)
     batches = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
     for batch in (batch for own in batches for batch in own):
         loading.forget(model)
@@ -80,6 +86,56 @@ def one_step(
     right = plain(cell, folder, feed)
     check(found, {name: gradient for name, gradient in right.items() if trained(name)})
     return found
+
+
+# --- activations saved by other means -------------------------------------------------------------
+
+
+def selective(cell: Cell, folder: Path) -> Gradients:
+    """Matrix products are kept over the recompute."""
+    return _saved(cell, folder, saving.selective)
+
+
+def forward_between(cell: Cell, folder: Path) -> Gradients:
+    """What the model says without gradients, asked for between a forward and its backward."""
+    model = loading.prepare(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    (batch,) = samples.make_batches(cell, folder, dist.get_rank())
+    loss = engine.forward(batch)
+    with torch.no_grad():
+        engine.forward(batch)
+    engine.backward(loss)
+    with engine.gathered():
+        found = recording.gradients(engine, model)
+    check(found, plain(cell, folder))
+    return found
+
+
+def tiled(cell: Cell, folder: Path) -> Gradients:
+    """DeepSpeed's ``TiledMLP`` in every block of the language model."""
+    return _saved(cell, folder, saving.tiled)
+
+
+def _saved(cell: Cell, folder: Path, save: Callable[[Any], None]) -> Gradients:
+    model = _biased(cell, folder)
+    save(model)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    (batch,) = samples.make_batches(cell, folder, dist.get_rank())
+    right = plain(cell, folder, make=_biased)
+    for _ in range(2):  # of steps, at a rate of 0: what is learnt in the first one counts in the second
+        engine.backward(engine.forward(batch))
+        check(found := recording.gradients(engine, model), right)
+        engine.step()
+    return found
+
+
+def _biased(cell: Cell, folder: Path) -> Any:
+    """The model with biases as training leaves them: those of a new one are zero."""
+    model = loading.prepare(cell, folder)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.constant_(parameter, 0.1)
+    return model
 
 
 # --- generate() while checkpointing is on ---------------------------------------------------------
@@ -647,6 +703,9 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "own_accelerator": own_accelerator,
     "asked_device": asked_device,
     "frozen_tower": frozen_tower,
+    "selective": selective,
+    "tiled": tiled,
+    "forward_between": forward_between,
     "shared_layers": shared_layers,
     "wrapped": wrapped,
     "own_calls": own_calls,
