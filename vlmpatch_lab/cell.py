@@ -85,6 +85,7 @@ class Cell:
     # its own before the step), "old_names" (a trainer is built with the names that arguments had in 2024),
     # "past-the-engine" (loss.backward() by itself).
     scenario: str = ""
+    world: int = WORLD  # how many ranks
 
     def __post_init__(self) -> None:
         known = {
@@ -118,13 +119,14 @@ class Cell:
         parts += [self.optimizer] if self.optimizer != "adamw" else []
         parts += [self.dtype] if self.dtype != "float32" else []
         parts += [self.device] if self.device != "cpu" else []
+        parts += [f"w{self.world}"] if self.world != WORLD else []
         parts += [f"{name}={value}" for name, value in sorted(self.config.items())]
         return "-".join(parts).replace("/", "_").replace(" ", "")
 
     @property
     def ranks(self) -> int:
         """How many processes train it."""
-        return 1 if self.engine.startswith("plain") else WORLD
+        return 1 if self.engine.startswith("plain") else self.world
 
     @property
     def reference(self) -> Cell:

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab.loading import forget
 from vlmpatch_lab.samples import Batch
@@ -82,7 +82,7 @@ class Averaged:
         for parameter in self.trainable:
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
-                parameter.grad /= WORLD
+                parameter.grad /= self.cell.world
 
     def gradient(self, parameter: torch.nn.Parameter) -> torch.Tensor | None:
         return parameter.grad
@@ -114,9 +114,29 @@ class Averaged:
         return self.model
 
     def save(self, folder: Path) -> None:
-        raise NotImplementedError(f"{self.cell.id}: only DeepSpeed's engines save")
+        """Model and optimizer, as torch's own checkpoints have them whatever they are wrapped in."""
+        from torch.distributed import checkpoint
 
-    load = save
+        checkpoint.save(self.state(), checkpoint_id=folder)
+
+    def load(self, folder: Path) -> None:
+        from torch.distributed import checkpoint
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        state = self.state()
+        checkpoint.load(state, checkpoint_id=folder)
+        set_state_dict(
+            self.model,
+            self.optimizer,
+            model_state_dict=state["model"],
+            optim_state_dict=state["optimizer"],
+        )
+
+    def state(self) -> dict[str, Any]:
+        from torch.distributed.checkpoint.state_dict import get_state_dict
+
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
 
 
 class Plain(Averaged):
@@ -124,7 +144,7 @@ class Plain(Averaged):
 
     def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
         super().__init__(cell, model)
-        self.parts = WORLD * cell.accumulation
+        self.parts = cell.world * cell.accumulation
 
     def outputs(self, batch: Batch) -> Any:
         forget(self.model)
@@ -205,11 +225,11 @@ class Fsdp1(Averaged):
 class Fsdp2(Averaged):
     """Every block and the whole model sharded by torch's ``fully_shard``."""
 
-    def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
+    def __init__(self, cell: Cell, model: torch.nn.Module, mesh: Any = None) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (WORLD,))
+        mesh = mesh or init_device_mesh("cpu", (cell.world,))
         for block in blocks_of(model):
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -248,17 +268,21 @@ def deepspeed_config(cell: Cell) -> dict[str, Any]:
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16"}
 
 
+def begin_deepspeed(cell: Cell) -> None:
+    """What comes before all that asks DeepSpeed for groups of ranks."""
+    deepspeed.init_distributed(dist_backend=BACKENDS[cell.device], auto_mpi_discovery=False)
+    if cell.engine == "zero3" and cell.device == "cpu":
+        wait_for_every_collective()
+    if cell.device == "cpu":
+        answer_for_cpu()
+
+
 class DeepSpeed:
-    def __init__(self, cell: Cell, model: torch.nn.Module) -> None:
-        deepspeed.init_distributed(dist_backend=BACKENDS[cell.device], auto_mpi_discovery=False)
-        if cell.engine == "zero3" and cell.device == "cpu":
-            wait_for_every_collective()
-        if cell.device == "cpu":
-            answer_for_cpu()
+    def __init__(self, cell: Cell, model: torch.nn.Module, **said: Any) -> None:
+        begin_deepspeed(cell)
         self.cell = cell
-        config = deepspeed_config(cell)
-        trainable = [p for p in model.parameters() if p.requires_grad]
-        self.engine = deepspeed.initialize(model=model, model_parameters=trainable, config=config)[0]
+        said.setdefault("model_parameters", [p for p in model.parameters() if p.requires_grad])
+        self.engine = deepspeed.initialize(model=model, config=deepspeed_config(cell), **said)[0]
 
     def outputs(self, batch: Batch) -> Any:
         return self.engine(**batch)

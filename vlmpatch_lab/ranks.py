@@ -77,7 +77,7 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
     """Train by windows of micro-batches; record the gradients of every step and what became of the model."""
     samples = Samples(cell, folder)
     # One process sees the samples of all ranks, in the order of the ranks.
-    seen = range(WORLD) if cell.ranks == 1 else [dist.get_rank()]
+    seen = range(cell.world) if cell.ranks == 1 else [dist.get_rank()]
     with engine.gathered():
         before = parameters(model)
     meter: Meter | Clock = Meter(model) if cell.engine == "zero3" else Clock()

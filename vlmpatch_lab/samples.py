@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import transformers
 
-from vlmpatch_lab.cell import PATTERNS, WORLD, Cell
+from vlmpatch_lab.cell import PATTERNS, Cell
 
 Batch = dict[str, torch.Tensor]
 IGNORED = -100  # the label that counts for nothing
@@ -38,7 +38,7 @@ class Samples:
 
     def of(self, step: int, micro: int, rank: int) -> list[Batch]:
         """The batches of one micro-batch on one rank, one a forward."""
-        turn = (step * self.cell.accumulation + micro) * WORLD + rank
+        turn = (step * self.cell.accumulation + micro) * self.cell.world + rank
         first = turn * self.cell.forwards
         kind = PATTERNS[self.cell.pattern](step, micro, rank)
         batches = [KINDS[kind](self, first + forward) for forward in range(self.cell.forwards)]

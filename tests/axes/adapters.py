@@ -1,4 +1,4 @@
-"""What PEFT adds to a model: one function an adapter, from a model to what is trained."""
+"""What is added to a model, by PEFT above all: one function a kind, from a model to what is trained."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from tests.axes.parallel import with_experts
 from vlmpatch_lab.loading import TOWERS
 
 try:  # rows that need what is missing here end with an error, the others run
@@ -73,6 +74,11 @@ def two(model: Any) -> Any:
     return tuned
 
 
+def conv(model: Any) -> Any:
+    """The tower's first layer too, a convolution."""
+    return adapted(model, peft.LoraConfig(**RANK, target_modules=[*linears(model), "patch_embed.proj"]))
+
+
 ADAPTERS: dict[str, Callable[[Any], Any]] = {
     "": lambda model: model,
     "lora": lora(),
@@ -88,4 +94,6 @@ ADAPTERS: dict[str, Callable[[Any], Any]] = {
     "prefix": lambda model: adapted(model, peft.PrefixTuningConfig(**VIRTUAL)),
     "prompt": lambda model: adapted(model, peft.PromptTuningConfig(**VIRTUAL)),
     "two": two,
+    "conv": conv,
+    "experts": with_experts,
 }

@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tests.axes.rows import STEPS
-from vlmpatch_lab.cell import WORLD
 from vlmpatch_lab.samples import IGNORED, Batch
 
 if TYPE_CHECKING:
     from tests.axes.training import Training
 
 Shares = list[tuple[float, Batch]]
+LENGTH = 10  # fewer tokens than any row of a text has
 Data = Callable[["Training", int, int, int], Shares]
 
 
 def number(training: Training, step: int, micro: int, rank: int) -> int:
-    """A row that no other rank, micro-batch or step begins with."""
-    return ((step * training.cell.accumulation + micro) * WORLD + rank) * 2
+    """A row that no other rank, micro-batch or step begins with, save where ranks train on one together."""
+    first = rank - rank % training.row.together
+    return ((step * training.cell.accumulation + micro) * training.cell.world + first) * 2
 
 
 def images(training: Training, step: int, micro: int, rank: int) -> Shares:
@@ -111,6 +112,30 @@ def uneven(training: Training, step: int, micro: int, rank: int) -> Shares:
     return [(1.0, batch_of(rows[:1] if step == STEPS - 1 and rank else rows))]
 
 
+def even(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """Rows of one length: DeepSpeed's experts exchange as many tokens on every rank."""
+    row = training.samples.image(number(training, step, micro, rank))
+    return [(1.0, {name: value[:, :LENGTH] for name, value in row.items()})]
+
+
+def sliced(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """Of one row the part that is this rank's, with the labels of what comes next."""
+    row = training.samples.image(number(training, step, micro, rank))
+    if training.measures:
+        return [(1.0, row)]
+    length = row["input_ids"].shape[1]
+    missing = -length % training.row.together
+    tokens = torch.nn.functional.pad(row["input_ids"], (0, missing))
+    labels = torch.nn.functional.pad(row["labels"][:, 1:], (0, missing + 1), value=IGNORED)
+    whole = {
+        "input_ids": tokens,
+        "shift_labels": labels,
+        "position_ids": torch.arange(length + missing)[None],
+    }
+    parts = {name: value.chunk(training.row.together, 1)[rank] for name, value in whole.items()}
+    return [(1.0, {**parts, "counted": (labels != IGNORED).sum()})]
+
+
 DATA: dict[str, Data] = {
     "images": images,
     "packed": packed,
@@ -118,4 +143,6 @@ DATA: dict[str, Data] = {
     "videos": videos,
     "empty": empty,
     "uneven": uneven,
+    "even": even,
+    "sliced": sliced,
 }

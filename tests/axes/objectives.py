@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional
 
 from vlmpatch_lab import loading
@@ -38,6 +39,31 @@ def autocast(training: Training, shares: Shares) -> torch.Tensor:
 def offloaded(training: Training, shares: Shares) -> torch.Tensor:
     with torch.autograd.graph.save_on_cpu():
         return sft(training, shares)
+
+
+# --- parts of a sequence ------------------------------------------------------------------------------
+
+
+def part(training: Training, batch: Batch) -> torch.Tensor:
+    """The sum over the labels of this rank's part."""
+    seen = {name: batch[name] for name in ("input_ids", "position_ids")}
+    logits, labels = training.engine.outputs(seen).logits[0], batch["shift_labels"][0]
+    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+
+
+def own_share(training: Training, shares: Shares) -> torch.Tensor:
+    """What this rank's part adds to the mean over the sequence, as Megatron has it."""
+    ((_, batch),) = shares
+    return sft(training, shares) if training.measures else part(training, batch) / batch["counted"]
+
+
+def gathered(training: Training, shares: Shares) -> torch.Tensor:
+    """The mean over the sequence on every rank, as ALST, accelerate and HF Trainer have it."""
+    ((_, batch),) = shares
+    if training.measures:
+        return sft(training, shares)
+    parts: Any = all_gather(part(training, batch))
+    return torch.stack(parts).sum() / batch["counted"]
 
 
 # --- pairs and references -----------------------------------------------------------------------------
@@ -205,6 +231,8 @@ OBJECTIVES: dict[str, Objective] = {
     "summed": summed,
     "autocast": autocast,
     "offloaded": offloaded,
+    "own_share": own_share,
+    "gathered": gathered,
     "dpo": dpo,
     "dpo_lora": dpo_lora,
     "kto": kto,

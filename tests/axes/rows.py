@@ -29,9 +29,12 @@ class Row:
     data: str = "images"  # of data.py
     cell: Mapping[str, Any] = field(default_factory=dict)  # fields of the lab's Cell
     low: bool = False  # of half precision: held to less
+    amplified: float = 1.0  # what its loss multiplies rounding by
     engines: tuple[str, ...] = ENGINES  # under which it says anything
     text: bool = False  # a Llama instead
     headless: bool = False  # the language model's head is frozen: nothing uses it
+    parallel: str = ""  # of parallel.py
+    together: int = 1  # ranks that train on one batch between them
 
 
 def _low(dtype: str = "float32", **more: Any) -> dict[str, Any]:
@@ -39,6 +42,16 @@ def _low(dtype: str = "float32", **more: Any) -> dict[str, Any]:
     return {"dtype": dtype, "optimizer": "sgd", **more}
 
 
+# A sequence on two ranks; SGD, for the size of its gradients is what goes wrong.
+SLICED: dict[str, Any] = {
+    "parallel": "ulysses",
+    "data": "sliced",
+    "together": 2,
+    "cell": {"optimizer": "sgd"},
+    "text": True,
+    "engines": ZERO,
+}
+COLD = 10.0  # a temperature of 0.1 under what is compared
 SCALED = {"fp16": {"enabled": True, "initial_scale_power": 6, "hysteresis": 1}}
 ROWS = {
     "plain": Row("data"),
@@ -78,6 +91,7 @@ ROWS = {
     "modules-to-save": Row("adapters", adapter="saved"),
     "all-linear": Row("adapters", adapter="all_linear"),
     "two-adapters": Row("adapters", adapter="two"),
+    "conv": Row("adapters", adapter="conv"),
     # --- objectives
     "dpo": Row("objectives", objective="dpo"),
     "dpo-lora": Row("objectives", objective="dpo_lora", adapter="lora"),
@@ -85,18 +99,48 @@ ROWS = {
     "reward": Row("objectives", objective="reward"),
     "grpo": Row("objectives", objective="grpo"),
     "distillation": Row("objectives", objective="distillation"),
-    "contrastive": Row("objectives", objective="contrastive", headless=True),
-    "gradcache": Row("objectives", objective="gradcache", cell={"accumulation": 2}, headless=True),
+    "contrastive": Row("objectives", objective="contrastive", headless=True, amplified=COLD),
+    "gradcache": Row(
+        "objectives", objective="gradcache", cell={"accumulation": 2}, headless=True, amplified=COLD
+    ),
+    # --- parallelism
+    "hpz": Row("parallelism", cell={"world": 4, "zero": {"zero_hpz_partition_size": 2}}, engines=("zero3",)),
+    "ulysses": Row("parallelism", **SLICED, objective="gathered"),
+    "ulysses-own-share": Row("parallelism", **SLICED, objective="own_share"),
+    "tensor-parallel": Row(
+        "parallelism", parallel="tensor", together=2, cell={"world": 4}, text=True, engines=("fsdp2",)
+    ),
+    "autotp": Row(
+        "parallelism",
+        parallel="autotp",
+        together=2,
+        text=True,
+        engines=("zero1", "zero2"),
+        cell={"config": {"tensor_parallel": {"autotp_size": 2}}},
+    ),
+    "expert-parallel": Row(
+        "parallelism",
+        adapter="experts",
+        parallel="experts",
+        data="even",
+        text=True,
+        engines=("zero1", "zero2"),
+    ),
     # --- memory
     "activations-offloaded": Row("memory", objective="offloaded"),
     "selective-checkpointing": Row("memory", memory="selective"),
     "checkpoint-sequential": Row("memory", memory="sequential"),
+    "deepspeed-checkpointing": Row("memory", memory="deepspeed", text=True),
+    "compiled": Row("memory", memory="compiled", text=True),
+    "tiled-mlp": Row("memory", memory="tiled"),
     # --- lifecycle
     "freeze": Row("lifecycle", between="freeze"),
     "unfreeze": Row("lifecycle", between="unfreeze"),
     "toggle": Row("lifecycle", between="toggle", cell={"compared": 4}),
     "evaluate": Row("lifecycle", between="evaluate", adapter="lora"),
-    "resume": Row("lifecycle", between="resume", engines=ZERO),
+    "resume": Row("lifecycle", between="resume"),
+    "universal-checkpoint": Row("lifecycle", between="universal", engines=ZERO),
+    "skip": Row("lifecycle", between="skip"),
     "ema": Row("lifecycle", between="ema"),
     # --- data
     "packed": Row("data", data="packed", text=True),
@@ -107,7 +151,7 @@ ROWS = {
     "uneven-last-batch": Row("data", data="uneven"),
     "join": Row("data", between="join", engines=("ddp",)),
 }
-GROUPS = ("precision", "adapters", "objectives", "memory", "lifecycle", "data")
+GROUPS = ("precision", "adapters", "objectives", "parallelism", "memory", "lifecycle", "data")
 
 
 def cell_of(name: str, engine: str) -> Cell:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tests.axes import adapters, data, lifecycle, memory, objectives
+from tests.axes import adapters, data, lifecycle, memory, objectives, parallel
 from tests.axes.rows import ROWS
-from vlmpatch_lab import engines, loading, recording
-from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab import loading, recording
+from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.engines import Engine
 from vlmpatch_lab.samples import Samples
 
@@ -37,10 +38,10 @@ class Training:
     def __init__(self, cell: Cell, folder: Path, out: Path) -> None:
         self.cell, self.row, self.folder, self.out = cell, ROWS[cell.trainer], folder, out
         self.samples = Samples(cell, folder)
+        self.measures = cell.ranks == 1  # one process that sees the samples of all ranks, in their order
         self.model, self.engine = self.made()
         self.trained = [name for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        self.measures = cell.ranks == 1  # one process that sees the samples of all ranks, in their order
-        self.seen = [*range(WORLD)] if self.measures else [dist.get_rank()]
+        self.seen = [*range(cell.world)] if self.measures else [dist.get_rank()]
         self.rank = 0  # whose samples are seen
         self.losses: list[float] = []
         self.steps: list[recording.Gradients] = []
@@ -54,12 +55,17 @@ class Training:
             model.lm_head.requires_grad_(False)
         if self.cell.checkpointing != "off":
             memory.MEMORY[self.row.memory](model)
-        return model, engines.ENGINES[self.cell.engine](self.cell, model)
+        return model, parallel.PARALLEL["" if self.measures else self.row.parallel](self.cell, model)
 
-    def begin_again(self) -> None:
-        """Save, and go on in a new engine around a new model."""
+    def saved(self) -> Path:
+        """Where the training as it is now has been saved."""
         folder = self.out.parent / "checkpoint"
         self.engine.save(folder)
+        return folder
+
+    def begin_again(self, folder: Path, **said: Any) -> None:
+        """Go on from ``folder`` in a new engine around a new model; what is ``said`` DeepSpeed is told."""
+        self.cell = dataclasses.replace(self.cell, config={**self.cell.config, **said})
         self.model, self.engine = self.made()
         self.engine.load(folder)
 
@@ -80,7 +86,7 @@ class Training:
 
     def parameters(self) -> recording.Gradients:
         with self.engine.gathered():
-            return recording.parameters(self.model)
+            return self.whole(recording.parameters(self.model))
 
     def one(self, step: int, seen: list[int]) -> None:
         """One step of the optimizer."""
@@ -106,7 +112,13 @@ class Training:
 
     def gradients(self) -> recording.Gradients:
         with self.engine.gathered():
-            return recording.gradients(self.engine, self.model)
+            return self.whole(recording.gradients(self.engine, self.model))
+
+    def whole(self, found: recording.Gradients) -> recording.Gradients:
+        """What is recorded by every rank, where each has a part."""
+        if self.measures or self.row.parallel not in parallel.WHOLE:
+            return found
+        return parallel.WHOLE[self.row.parallel](self.engine, found)
 
     def has_ended(self, step: int, rank: int) -> bool:
         """Rank 1 has one batch fewer, where a row is about that."""
