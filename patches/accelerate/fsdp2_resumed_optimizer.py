@@ -1,71 +1,126 @@
-"""A resumed training under FSDP2 begins with an empty optimizer, and nothing says so.
+"""A training resumed under FSDP2 begins with an empty optimizer, or ends for want of a state nobody had.
 
-What the user sees: HF Trainer or accelerate, FSDP2, ``resume_from_checkpoint``: the first loss is right, and
-those after it are not what they would have been.
+What the user sees: HF Trainer or accelerate, FSDP2, ``resume_from_checkpoint``. With accelerate 1.7 to 1.12
+and ``SHARDED_STATE_DICT`` the first loss is right, and those after it are not what they would have been.
+Where a part never got a gradient (a tower in a run without images), later releases end with ``Missing key
+in checkpoint state_dict: optimizer.state.….step``, and ``FULL_STATE_DICT`` with ``Missing optimizer state
+for parameter``.
 
-Why: the state of an optimizer that was saved in shards is read into ``optimizer.state_dict()``. A new
-optimizer has no state, so there is no place to read it into, and ``torch.distributed.checkpoint`` reads what
-is asked for: nothing.
+Why: shards are read into the state of the new optimizer. Up to 1.12 that is ``optimizer.state_dict()``,
+which has none, and what is not asked for is not read. From 1.13 on it is ``get_optimizer_state_dict``,
+which makes a state for every parameter, those too that had none when the checkpoint was written.
 
-Since FSDP2 came to accelerate with 1.6; a release after 1.12 asks for the state by
-``get_optimizer_state_dict``, which makes it.
+The change: the state is made before it is read, and asked for where the checkpoint has it. For the rest the
+optimizer is handed zeros with a step of zero, which are taken from it again: as in the run that was
+stopped, these parameters have no state until they get a gradient. Where the checkpoint has no state that
+fits at all, it is read as before, and a warning says so.
 
-The change: so does this. Where the checkpoint lacks the state of a parameter, which then never had a
-gradient, the state is left empty as before, and a warning says so.
-
-Upstream: https://github.com/huggingface/accelerate/issues/3971
+Upstream: https://github.com/huggingface/accelerate/issues/3971,
+https://github.com/PrimeIntellect-ai/prime-rl/issues/2676
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-NAME, ASKED = "load_fsdp_optimizer", "get_optimizer_state_dict"
+NAME = "load_fsdp_optimizer"
+STATES = "torch.distributed.checkpoint.state_dict"
+GET, SET = "get_optimizer_state_dict", "set_optimizer_state_dict"
 PLUGIN, OPTIMIZER, MODEL = Argument(0, "fsdp_plugin"), Argument(2, "optimizer"), Argument(3, "model")
 FOLDER, NUMBER = Argument(4, "input_dir"), Argument(5, "optimizer_index")
+SHARDS, GIVEN_STATE = Argument(7, "use_dcp"), Argument(2, "optim_state_dict")
+State = dict[str, Any]
 
 
 def look(code: Code) -> str | None:
-    """It must read into the state that a new optimizer has."""
+    """It must set the state that it read by name."""
     function = code.function(NAME)
     if function is None:
         raise Unrecognised(f"{code.module} has no {NAME}")
-    if ASKED in function:
-        return "this release makes the state before it reads it"
-    return None if "fsdp_version" in function else "this release has no FSDP2"
+    return None if SET in function else "this release does not set the state of FSDP2 by name"
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Let the optimizer name its state when it is first asked."""
+    """Ask for what the checkpoint has, and hand over the rest as zeros."""
 
     def load_fsdp_optimizer(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         plugin, optimizer = PLUGIN.of(args, kwargs), OPTIMIZER.of(args, kwargs)
-        sharded = "SHARDED" in str(getattr(plugin, "state_dict_type", ""))
-        if getattr(plugin, "fsdp_version", 1) != 2 or not sharded or optimizer.state:
+        if getattr(plugin, "fsdp_version", 1) != 2 or optimizer.state:
             return original(*args, **kwargs)
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-
-        state = get_optimizer_state_dict(
-            MODEL.of(args, kwargs), optimizer, options=module._prepare_sd_options(plugin)
-        )
-        folder = _folder(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
-        if lacking := _lacking(state, folder):
-            patch.warn("lacking", f"the optimizer begins empty: {folder} has no state for {lacking}")
-            return original(*args, **kwargs)
-        named, own = [state], optimizer.state_dict
-
-        def state_dict(*args: Any, **kwargs: Any) -> Any:
-            return named.pop() if named else own(*args, **kwargs)
-
-        with patch.swapped(optimizer, "state_dict", state_dict):
-            return original(*args, **kwargs)
+        states = importlib.import_module(STATES)
+        bare = getattr(optimizer, "optimizer", optimizer)  # without accelerate's scaler
+        made = getattr(states, GET)(MODEL.of(args, kwargs), bare)
+        with contextlib.ExitStack() as stack:
+            if "SHARDED" in str(plugin.state_dict_type) and SHARDS.of(args, kwargs, True):
+                folder = _folder(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
+                known = _known(made["state"], folder)
+                if not known and made["state"]:
+                    patch.warn("lacking", f"the optimizer begins empty: {folder} has no state that fits")
+                    bare.state.clear()
+                    return original(*args, **kwargs)
+                for swap in _asked(patch, states, optimizer, {**made, "state": known}):
+                    stack.enter_context(swap)
+            stack.enter_context(_filled(patch, states, made))
+            result = original(*args, **kwargs)
+        for parameter in [parameter for parameter, state in bare.state.items() if _is_blank(state)]:
+            del bare.state[parameter]
+        return result
 
     patch.wrap(module, NAME, load_fsdp_optimizer)
+
+
+def _asked(
+    patch: Patch, states: ModuleType, optimizer: Any, asked: State
+) -> Iterator[contextlib.AbstractContextManager[None]]:
+    """Within these accelerate asks for ``asked``, by whichever name its release does."""
+    named, own = [asked], optimizer.state_dict
+
+    def state_dict(*args: Any, **kwargs: Any) -> Any:
+        return named.pop() if named else own(*args, **kwargs)
+
+    yield patch.swapped(optimizer, "state_dict", state_dict)
+    yield patch.swapped(states, GET, lambda *args, **kwargs: asked)
+
+
+def _filled(patch: Patch, states: ModuleType, made: State) -> contextlib.AbstractContextManager[None]:
+    """Within it a state that is set has every parameter of ``made``."""
+    own = getattr(states, SET)
+
+    def set_optimizer_state_dict(*args: Any, **kwargs: Any) -> Any:
+        given = GIVEN_STATE.of(args, kwargs)
+        if given:  # else another rank has it
+            whole = getattr(kwargs.get("options"), "full_state_dict", False)
+            lacking = made["state"].keys() - given["state"].keys()
+            blank = {name: _blank(made["state"][name], whole) for name in lacking}
+            filled = {**given, "state": {**given["state"], **blank}}
+            args, kwargs = GIVEN_STATE.replaced(args, kwargs, filled)
+        return own(*args, **kwargs)
+
+    return patch.swapped(states, SET, set_optimizer_state_dict)
+
+
+def _blank(parts: Mapping[str, Any], whole: bool) -> State:
+    """The state of a parameter that never got a gradient, were there one; ``whole``: not a rank's share."""
+    import torch
+
+    def zeros(part: Any) -> Any:
+        if not isinstance(part, torch.Tensor):
+            return part
+        return torch.zeros(part.shape, dtype=part.dtype) if whole else torch.zeros_like(part)
+
+    return {name: zeros(part) for name, part in parts.items()}
+
+
+def _is_blank(state: Mapping[str, Any]) -> bool:
+    """Whether it is what ``_blank`` makes: whoever took a step has counted it."""
+    return "step" in state and not float(state["step"])
 
 
 def _folder(module: ModuleType, given: Any, number: int) -> str:
@@ -74,16 +129,13 @@ def _folder(module: ModuleType, given: Any, number: int) -> str:
     return str(given) if name in str(given) else os.path.join(given, f"{name}_{number}")
 
 
-def _lacking(state: Mapping[str, Any], folder: str) -> str | None:
-    """A parameter of whose state the checkpoint in ``folder`` lacks a part."""
+def _known(state: State, folder: str) -> State:
+    """Of ``state``, the parameters whose whole state the checkpoint in ``folder`` has."""
     from torch.distributed.checkpoint import FileSystemReader
 
     saved = FileSystemReader(folder).read_metadata().state_dict_metadata
-    return next(
-        (
-            name
-            for name, parts in state["state"].items()
-            if any(f"optimizer.state.{name}.{part}" not in saved for part in parts)
-        ),
-        None,
-    )
+    return {
+        name: parts
+        for name, parts in state.items()
+        if all(f"optimizer.state.{name}.{part}" in saved for part in parts)
+    }

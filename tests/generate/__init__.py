@@ -12,6 +12,7 @@ from tests.lab import families, pages
 from tests.matrix import field_reports, render
 from tests.matrix.store import Store
 from tests.mishaps import table as mishaps
+from tests.resume import table as resume
 
 
 def wanted() -> dict[Path, str]:
@@ -32,6 +33,7 @@ def wanted() -> dict[Path, str]:
             zero3_gather.page(language): zero3_gather.filled(language),
             mishaps.page(language): mishaps.filled(language),
             axes.page(language): axes.filled(language),
+            resume.page(language): resume.filled(language),
             readme.PAGES[language]: at_size.filled(language, readme.filled(language)),
         }
     return made

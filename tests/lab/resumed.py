@@ -20,14 +20,14 @@ import transformers
 from tests.lab.field import Wrong
 from vlmpatch_lab import loading, recording
 from vlmpatch_lab.cell import Cell
-from vlmpatch_lab.samples import Samples
+from vlmpatch_lab.samples import Batch, Samples
 
 STEPS, AT = 4, 2  # optimizer steps of the whole training, and of the checkpoint
 APART = 0.125  # what is added to each trained parameter of a model that is to be overwritten
 Said = Callable[[Path], dict[str, Any]]  # the arguments of a Trainer that writes to a folder
 
 
-def check(cell: Cell, folder: Path, output: Path, said: Said) -> None:
+def check(cell: Cell, folder: Path, output: Path, said: Said, images: bool) -> None:
     """Train, resume and compare.
 
     Args:
@@ -35,12 +35,14 @@ def check(cell: Cell, folder: Path, output: Path, said: Said) -> None:
         folder: the model's.
         output: a folder, which may be another on each rank.
         said: the arguments.
+        images: whether the rows have their images.
     """
     shared = [output]
     dist.broadcast_object_list(shared)
-    right = _trained(cell, folder, said(shared[0]), 0.0)
+    data = _rows(Samples(cell, folder), images)
+    right = _trained(cell, folder, data, said(shared[0]), 0.0)
     importlib.import_module("accelerate.state").AcceleratorState._reset_state()
-    found = _trained(cell, folder, said(shared[0]), APART, shared[0] / f"checkpoint-{AT}")
+    found = _trained(cell, folder, data, said(shared[0]), APART, shared[0] / f"checkpoint-{AT}")
     if (losses := found["losses"][AT:]) != right["losses"][AT:]:
         raise Wrong(f"the losses after the checkpoint are {losses}, not {right['losses'][AT:]}")
     ends = right["parameters"]
@@ -49,14 +51,23 @@ def check(cell: Cell, folder: Path, output: Path, said: Said) -> None:
         raise Wrong(f"{len(other)} of {len(ends)} parameters end otherwise, {other[0]} among them")
 
 
+def _rows(samples: Samples, images: bool) -> list[Batch]:
+    """All of them, as the Trainer is handed them."""
+    of = samples.image if images else samples.text
+    return [of(number) for number in range(len(samples.ready or samples.rows))]
+
+
 def _trained(
-    cell: Cell, folder: Path, said: dict[str, Any], apart: float, checkpoint: Path | None = None
+    cell: Cell,
+    folder: Path,
+    data: list[Batch],
+    said: dict[str, Any],
+    apart: float,
+    checkpoint: Path | None = None,
 ) -> dict[str, Any]:
     """Losses of every step, and what the parameters are after the last."""
     from tests.lab import trainers
 
-    samples = Samples(cell, folder)
-    data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
     model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
     with torch.no_grad():
         for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):

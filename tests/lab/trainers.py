@@ -29,6 +29,7 @@ from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab.samples import Samples
 
 WRAPPED = "_checkpoint_wrapped_module."  # what torch's checkpoint_wrapper puts into names
+SAVED = "state_dict_type"  # of FSDP: whether a checkpoint is written whole or in shards
 LOST_AFTER = 1  # optimizer steps a framework takes
 
 
@@ -173,12 +174,17 @@ SHARDED = {
 }
 
 
-def hf_resumed(cell: Cell, folder: Path, output: Path) -> None:
+def hf_resumed(cell: Cell, folder: Path, output: Path, *, images: bool = True) -> None:
     """A training that goes on from a checkpoint, held against the one that left it."""
     name_one_cpu()
     steps = {"max_steps": resumed.STEPS, "save_strategy": "steps", "save_steps": resumed.AT}
     more = {**steps, "logging_steps": 1, "lr_scheduler_type": "linear", "remove_unused_columns": False}
-    resumed.check(cell, folder, output, lambda place: {**_said_of(cell, place), **more})
+    resumed.check(cell, folder, output, lambda place: {**_said_of(cell, place), **more}, images)
+
+
+def hf_resumed_text(cell: Cell, folder: Path, output: Path) -> None:
+    """The same without an image anywhere: the vision tower never gets a gradient."""
+    hf_resumed(cell, folder, output, images=False)
 
 
 def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
@@ -198,6 +204,8 @@ def _sharded(cell: Cell, said: dict[str, Any]) -> dict[str, Any]:
     """
     version = cell.engine.removeprefix("fsdp")
     _let_accelerate_shard_on_cpu(version)
+    if SAVED in cell.config:  # transformers 4 leaves it to `accelerate launch`
+        os.environ[f"FSDP_{SAVED.upper()}"] = cell.config[SAVED]
     fsdp = {
         "version": int(version),
         "sync_module_states": False,  # accelerate knows no CPU that could receive them
@@ -213,6 +221,16 @@ def _let_accelerate_shard_on_cpu(version: str) -> None:
     state = importlib.import_module("accelerate.state")
     state.PartialState._prepare_backend = lambda *_: ("gloo", state.DistributedType.MULTI_GPU)
     name_one_cpu()
+    _leave_on_cpu_what_is_there()
+
+
+def _leave_on_cpu_what_is_there() -> None:
+    """FSDP1 copies what it saves to the CPU and uses the memory it was in again, which here is the same."""
+    flat = importlib.import_module("torch.distributed.fsdp._flat_param")
+    flat.FlatParamHandle.to_cpu = lambda _: contextlib.nullcontext()
+    optim: Any = importlib.import_module("torch.distributed.fsdp._optim_utils")
+    unflatten = optim._unflatten_orig_param_states
+    optim._unflatten_orig_param_states = lambda *args: unflatten(*args[:-1], False)
 
 
 def name_one_cpu() -> None:
@@ -448,6 +466,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
     "hf_own_optimizer": hf_own_optimizer,
     "hf_resumed": hf_resumed,
+    "hf_resumed_text": hf_resumed_text,
     "trl_sft": trl_sft,
     "trl_dpo": trl_dpo,
     "swift_sft": swift,
@@ -461,6 +480,7 @@ PACKAGES = {
     "hf": "transformers",
     "hf_own_optimizer": "transformers",
     "hf_resumed": "transformers",
+    "hf_resumed_text": "transformers",
     "trl_sft": "trl",
     "trl_dpo": "trl",
     "swift_sft": "swift",

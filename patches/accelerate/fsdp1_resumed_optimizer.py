@@ -1,0 +1,109 @@
+"""A training resumed under FSDP1 from shards begins with an empty optimizer, and nothing says so.
+
+What the user sees: HF Trainer or accelerate, FSDP1, ``fsdp_state_dict_type: SHARDED_STATE_DICT``,
+``resume_from_checkpoint``: the first loss is right, and those after it are not what they would have been.
+
+Why: ``torch.distributed.checkpoint`` reads what it is asked for. accelerate 1.7 to 1.12 asks for
+``optimizer.state_dict()``, later releases for ``FSDP.optim_state_dict``; a new optimizer has no state yet,
+so both are empty, and nothing is read. Up to 1.6 what is in the checkpoint said what to read.
+
+Since accelerate 1.7; 1.15 included.
+
+The change: where the optimizer is new, its state is made first, and of that is asked what the checkpoint
+has. A parameter that never had a gradient has no state there, and none afterwards. Where the checkpoint has
+none that fits at all, it is read as before, and a warning says so.
+
+Upstream: https://github.com/huggingface/accelerate/issues/3971, the same under FSDP2
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+NAME, READ_BY_CHECKPOINT = "load_fsdp_optimizer", "load_sharded_optimizer_state_dict"
+PLUGIN, OPTIMIZER, MODEL = Argument(0, "fsdp_plugin"), Argument(2, "optimizer"), Argument(3, "model")
+FOLDER, NUMBER, SHARDS = Argument(4, "input_dir"), Argument(5, "optimizer_index"), Argument(7, "use_dcp")
+State = dict[str, Any]
+
+
+def look(code: Code) -> str | None:
+    """It must read into the state that a new optimizer has."""
+    function = code.function(NAME)
+    if function is None:
+        raise Unrecognised(f"{code.module} has no {NAME}")
+    if READ_BY_CHECKPOINT in function:
+        return "this release reads what the checkpoint has"
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Let a new optimizer have the state that is to be read."""
+
+    def load_fsdp_optimizer(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        plugin, optimizer = PLUGIN.of(args, kwargs), OPTIMIZER.of(args, kwargs)
+        sharded = "SHARDED" in str(getattr(plugin, "state_dict_type", "")) and SHARDS.of(args, kwargs, True)
+        if getattr(plugin, "fsdp_version", 1) != 1 or not sharded or optimizer.state:
+            return original(*args, **kwargs)
+        from torch.distributed.checkpoint.state_dict import _init_optim_state
+
+        bare = getattr(optimizer, "optimizer", optimizer)  # without accelerate's scaler
+        _init_optim_state(bare)
+        asked = _asked(plugin, MODEL.of(args, kwargs), optimizer)
+        folder = _folder(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
+        known = _known(asked["state"], folder)
+        if not known:
+            patch.warn("lacking", f"the optimizer begins empty: {folder} has no state that fits")
+            bare.state.clear()
+            return original(*args, **kwargs)
+        with _named(patch, optimizer, {**asked, "state": known}):
+            return original(*args, **kwargs)
+
+    patch.wrap(module, NAME, load_fsdp_optimizer)
+
+
+def _asked(plugin: Any, model: Any, optimizer: Any) -> State:
+    """The state as accelerate writes it into a checkpoint."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    settings = plugin.state_dict_type, plugin.state_dict_config, plugin.optim_state_dict_config
+    with FSDP.state_dict_type(model, *settings):
+        return dict(FSDP.optim_state_dict(model, optimizer))
+
+
+@contextlib.contextmanager
+def _named(patch: Patch, optimizer: Any, asked: State) -> Any:
+    """Within it accelerate asks for ``asked``, by whichever name its release does."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+
+    named, own = [asked], optimizer.state_dict
+
+    def state_dict(*args: Any, **kwargs: Any) -> Any:
+        return named.pop() if named else own(*args, **kwargs)
+
+    asks = staticmethod(lambda *args, **kwargs: asked)
+    with patch.swapped(optimizer, "state_dict", state_dict), patch.swapped(FSDP, "optim_state_dict", asks):
+        yield
+
+
+def _folder(module: ModuleType, given: Any, number: int) -> str:
+    """Where accelerate has put the shards."""
+    name = module.OPTIMIZER_NAME
+    return str(given) if name in str(given) else os.path.join(given, f"{name}_{number}")
+
+
+def _known(state: State, folder: str) -> State:
+    """Of ``state``, the parameters whose whole state the checkpoint in ``folder`` has."""
+    from torch.distributed.checkpoint import FileSystemReader
+
+    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
+    return {
+        name: parts
+        for name, parts in state.items()
+        if all(f"optimizer.state.{name}.{part}" in saved for part in parts)
+    }
