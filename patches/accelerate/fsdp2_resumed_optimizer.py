@@ -119,7 +119,7 @@ def _blank(parts: Mapping[str, Any], whole: bool) -> State:
 
 
 def _is_blank(state: Mapping[str, Any]) -> bool:
-    """Whether it is what ``_blank`` makes: whoever took a step has counted it."""
+    """Whether it is what ``_blank`` makes: a step that was taken is counted."""
     return "step" in state and not float(state["step"])
 
 
