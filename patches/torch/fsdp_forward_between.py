@@ -1,13 +1,13 @@
-"""FSDP1: a forward without gradients before the backward takes those of checkpointed blocks.
+"""FSDP1: a forward without the adapter before the backward takes the gradients of checkpointed blocks.
 
 What the user sees: DPO with LoRA and no reference model of its own (TRL asks the policy once more under
 ``disable_adapter()`` and ``no_grad``) under FSDP1 with ``use_orig_params`` and checkpointing: parameters of
 checkpointed blocks get no gradient, without a word (all 44 of a small Qwen2-VL), or, with the non-reentrant
 variant, ``CheckpointError: A different number of tensors was saved``.
 
-Why: a forward notes the views of its unit's parameters, and the recompute uses what was noted last. Those of
-a forward without gradients lead nowhere: what the recompute computes from them ends in tensors that nobody
-reads.
+Why: a forward notes the views of its unit's parameters, and the recompute uses what was noted last. A unit in
+which nothing is trained at the moment, as PEFT leaves it without its adapter, has views that lead to no
+gradient: what the recompute computes from them ends in tensors that nobody reads.
 
 In every torch with ``use_orig_params``, up to 2.15.
 

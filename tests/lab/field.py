@@ -97,12 +97,12 @@ def selective(cell: Cell, folder: Path) -> Gradients:
 
 
 def forward_between(cell: Cell, folder: Path) -> Gradients:
-    """What the model says without gradients, asked for between a forward and its backward."""
+    """What the model says without its adapter, asked for between a forward and its backward."""
     model = loading.prepare(cell, folder)
     engine = engines.ENGINES[cell.engine](cell, model)
     (batch,) = samples.make_batches(cell, folder, dist.get_rank())
     loss = engine.forward(batch)
-    with torch.no_grad():
+    with torch.no_grad(), model.disable_adapter():
         engine.forward(batch)
     engine.backward(loss)
     with engine.gathered():
