@@ -19,12 +19,13 @@ Upstream: https://github.com/huggingface/accelerate/issues/3971, the same under 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.optimizer_shards import folder_of, saved_in, whole_in
 
 NAME, READ_BY_CHECKPOINT = "load_fsdp_optimizer", "load_sharded_optimizer_state_dict"
 PLUGIN, OPTIMIZER, MODEL = Argument(0, "fsdp_plugin"), Argument(2, "optimizer"), Argument(3, "model")
@@ -50,13 +51,15 @@ def apply(patch: Patch, module: ModuleType) -> None:
         sharded = "SHARDED" in str(getattr(plugin, "state_dict_type", "")) and SHARDS.of(args, kwargs, True)
         if getattr(plugin, "fsdp_version", 1) != 1 or not sharded or optimizer.state:
             return original(*args, **kwargs)
+        folder = folder_of(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
+        if not (saved := saved_in(folder)):
+            return original(*args, **kwargs)
         from torch.distributed.checkpoint.state_dict import _init_optim_state
 
         bare = getattr(optimizer, "optimizer", optimizer)  # without accelerate's scaler
         _init_optim_state(bare)
         asked = _asked(plugin, MODEL.of(args, kwargs), optimizer)
-        folder = _folder(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
-        known = _known(asked["state"], folder)
+        known = whole_in(saved, asked["state"])
         if not known:
             patch.warn("lacking", f"the optimizer begins empty: {folder} has no state that fits")
             bare.state.clear()
@@ -89,21 +92,3 @@ def _named(patch: Patch, optimizer: Any, asked: State) -> Any:
     asks = staticmethod(lambda *args, **kwargs: asked)
     with patch.swapped(optimizer, "state_dict", state_dict), patch.swapped(FSDP, "optim_state_dict", asks):
         yield
-
-
-def _folder(module: ModuleType, given: Any, number: int) -> str:
-    """Where accelerate has put the shards."""
-    name = module.OPTIMIZER_NAME
-    return str(given) if name in str(given) else os.path.join(given, f"{name}_{number}")
-
-
-def _known(state: State, folder: str) -> State:
-    """Of ``state``, the parameters whose whole state the checkpoint in ``folder`` has."""
-    from torch.distributed.checkpoint import FileSystemReader
-
-    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
-    return {
-        name: parts
-        for name, parts in state.items()
-        if all(f"optimizer.state.{name}.{part}" in saved for part in parts)
-    }

@@ -22,13 +22,15 @@ https://github.com/PrimeIntellect-ai/prime-rl/issues/2676
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.optimizer_shards import folder_of, saved_in, whole_in
 
 NAME = "load_fsdp_optimizer"
 STATES = "torch.distributed.checkpoint.state_dict"
@@ -56,16 +58,17 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return original(*args, **kwargs)
         states = importlib.import_module(STATES)
         bare = getattr(optimizer, "optimizer", optimizer)  # without accelerate's scaler
-        made = getattr(states, GET)(MODEL.of(args, kwargs), bare)
+        made = functools.cache(lambda: getattr(states, GET)(MODEL.of(args, kwargs), bare))
         with contextlib.ExitStack() as stack:
             if "SHARDED" in str(plugin.state_dict_type) and SHARDS.of(args, kwargs, True):
-                folder = _folder(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
-                known = _known(made["state"], folder)
-                if not known and made["state"]:
+                folder = folder_of(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
+                if not (saved := saved_in(folder)):
+                    return original(*args, **kwargs)
+                if not (known := whole_in(saved, made()["state"])):
                     patch.warn("lacking", f"the optimizer begins empty: {folder} has no state that fits")
                     bare.state.clear()
                     return original(*args, **kwargs)
-                for swap in _asked(patch, states, optimizer, {**made, "state": known}):
+                for swap in _asked(patch, states, optimizer, {**made(), "state": known}):
                     stack.enter_context(swap)
             stack.enter_context(_filled(patch, states, made))
             result = original(*args, **kwargs)
@@ -89,16 +92,21 @@ def _asked(
     yield patch.swapped(states, GET, lambda *args, **kwargs: asked)
 
 
-def _filled(patch: Patch, states: ModuleType, made: State) -> contextlib.AbstractContextManager[None]:
-    """Within it a state that is set has every parameter of ``made``."""
+def _filled(
+    patch: Patch, states: ModuleType, made: Callable[[], State]
+) -> contextlib.AbstractContextManager[None]:
+    """Within it a state that is set has every parameter of what ``made`` makes.
+
+    Making it takes a step of zeros, as torch does: so it is not made for an optimizer that keeps no state.
+    """
     own = getattr(states, SET)
 
     def set_optimizer_state_dict(*args: Any, **kwargs: Any) -> Any:
         given = GIVEN_STATE.of(args, kwargs)
-        if given:  # else another rank has it
+        if given and given["state"]:  # else another rank has it, or nobody
+            every = made()["state"]
             whole = getattr(kwargs.get("options"), "full_state_dict", False)
-            lacking = made["state"].keys() - given["state"].keys()
-            blank = {name: _blank(made["state"][name], whole) for name in lacking}
+            blank = {name: _blank(every[name], whole) for name in every.keys() - given["state"].keys()}
             filled = {**given, "state": {**given["state"], **blank}}
             args, kwargs = GIVEN_STATE.replaced(args, kwargs, filled)
         return own(*args, **kwargs)
@@ -121,21 +129,3 @@ def _blank(parts: Mapping[str, Any], whole: bool) -> State:
 def _is_blank(state: Mapping[str, Any]) -> bool:
     """Whether it is what ``_blank`` makes: a step that was taken is counted."""
     return "step" in state and not float(state["step"])
-
-
-def _folder(module: ModuleType, given: Any, number: int) -> str:
-    """Where accelerate has put the shards."""
-    name = module.OPTIMIZER_NAME
-    return str(given) if name in str(given) else os.path.join(given, f"{name}_{number}")
-
-
-def _known(state: State, folder: str) -> State:
-    """Of ``state``, the parameters whose whole state the checkpoint in ``folder`` has."""
-    from torch.distributed.checkpoint import FileSystemReader
-
-    saved = FileSystemReader(folder).read_metadata().state_dict_metadata
-    return {
-        name: parts
-        for name, parts in state.items()
-        if all(f"optimizer.state.{name}.{part}" in saved for part in parts)
-    }
