@@ -45,8 +45,9 @@ CHECKPOINTING = (
 VARIANTS = ("", "old_format", "old_flag", "override", "copied")
 SCENARIOS = (
     *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "dummy-first"),
-    *("two-backwards", "overflow", "old_names", "past-the-engine"),
+    *("two-backwards", "overflow", "old_names", "past-the-engine", "first-past-the-engine"),
 )
+BACKWARDS_APART = ("two-backwards", "first-past-the-engine")  # each forward has one of its own
 PLAIN_SCENARIOS = ("extra", "frozen", "projector", "overflow")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
@@ -83,7 +84,7 @@ class Cell:
     # joins the tower to the language model is trained), "dummy-first" (the tower runs on a rank without an
     # image too, before the text embedding and not after it), "two-backwards" (each forward has a backward of
     # its own before the step), "old_names" (a trainer is built with the names that arguments had in 2024),
-    # "past-the-engine" (loss.backward() by itself).
+    # "past-the-engine" (loss.backward() by itself), "first-past-the-engine" (the first of two backwards).
     scenario: str = ""
     world: int = WORLD  # how many ranks
 

@@ -283,6 +283,7 @@ class DeepSpeed:
         self.cell = cell
         said.setdefault("model_parameters", [p for p in model.parameters() if p.requires_grad])
         self.engine = deepspeed.initialize(model=model, config=deepspeed_config(cell), **said)[0]
+        self.backwards = 0
 
     def outputs(self, batch: Batch) -> Any:
         return self.engine(**batch)
@@ -292,7 +293,9 @@ class DeepSpeed:
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
-        if self.cell.scenario == "past-the-engine":
+        self.backwards += 1
+        past = {"past-the-engine": True, "first-past-the-engine": self.backwards % 2 == 1}
+        if past.get(self.cell.scenario, False):
             loss.backward()
         elif self.cell.scenario == "no_sync":
             # Within it the engine divides nothing. HF Trainer divides by itself, everywhere.

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab.cell import BACKWARDS_APART, WORLD, Cell
 from vlmpatch_lab.engines import BACKENDS, ENGINES, Engine
 from vlmpatch_lab.loading import forget, prepare
 from vlmpatch_lab.meters import Clock, Meter
@@ -95,7 +95,7 @@ def train_compared(cell: Cell, engine: Engine, model: torch.nn.Module, folder: P
                 with engine.micro_batch(last=last):
                     idle = idle_tower(cell, samples, batches, model)
                     parts = [*idle, *map(engine.forward, batches)]
-                    apart = parts if cell.scenario == "two-backwards" else [torch.stack(parts).sum()]
+                    apart = parts if cell.scenario in BACKWARDS_APART else [torch.stack(parts).sum()]
                     if cell.scenario == "overflow" and (step, micro, rank) == (0, 0, 0):
                         apart = [loss * math.inf for loss in apart]
                     for loss in apart:

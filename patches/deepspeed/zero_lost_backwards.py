@@ -22,7 +22,8 @@ add. A release that adds backwards up by itself, or keeps a window's sums on the
 so after a ``zero_grad`` too: there the sums of a window that had ended are dropped before the next backward,
 whose step would otherwise take the batch that the script threw away.
 
-Left alone: ZenFlow, ``loss.backward()`` without the engine; offloaded partitions that DeepSpeed 0.19 sums up
+Left alone: ZenFlow; ``loss.backward()`` without the engine, which counts where an ``engine.backward`` follows
+it; offloaded partitions that DeepSpeed 0.19 sums up
 in float32 by itself; a ``zero_grad`` before the end of a window, which scripts call for every micro-batch and
 no release heeds.
 
@@ -246,12 +247,19 @@ def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) 
 def zero_grad(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the optimizer's."""
     if self not in _running:  # some releases call it at the end of each backward
-        _dropped.add(self)
+        _drop(self)
     return original(self, *args, **kwargs)
 
 
 def zero_grad_of_engine(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the engine's, which does not call the optimizer's."""
     if _keeps_sums(self.optimizer):
-        _dropped.add(self.optimizer)
+        _drop(self.optimizer)
     return original(self, *args, **kwargs)
+
+
+def _drop(optimizer: Any) -> None:
+    """Note that a script dropped what is there; after a step, which calls zero_grad as well, nothing is."""
+    sums = optimizer.averaged_gradients.values()
+    if optimizer in _ended or any(gradients is not None for gradients in sums):
+        _dropped.add(optimizer)

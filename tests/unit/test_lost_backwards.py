@@ -74,6 +74,17 @@ def test_a_step_begins_anew() -> None:
     assert after(engine, 2) == 2
 
 
+def test_a_step_drops_nothing_of_the_window_that_follows() -> None:
+    """It calls zero_grad at its end; a ``loss.backward()`` without the engine comes after."""
+    engine = Engine(DeepSpeedZeroOptimizer())
+    after(engine, 1)
+    engine.optimizer.averaged_gradients[0] = None
+    patch.zero_grad(lambda self: None, engine.optimizer)
+    engine.global_steps += 1
+    overwrites(engine, 2)
+    assert after(engine, 4) == 6
+
+
 def test_what_is_no_number_is_not_added(skipped: set[int]) -> None:
     skipped.add(1)
     assert after(Engine(DeepSpeedZeroOptimizer()), 1, 2, 4) == 6
