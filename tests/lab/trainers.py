@@ -257,7 +257,7 @@ def trl_sft(cell: Cell, folder: Path, output: Path) -> None:
         for path in row["images"]
     ]
     images = datasets.Sequence(datasets.Image())
-    settings = trl.SFTConfig(**arguments(cell, output), max_length=None)
+    settings = trl.SFTConfig(**_said_of(cell, output), max_length=None)
     processor = "tokenizer" if cell.scenario == "old_names" else "processing_class"
     trainer = trl.SFTTrainer(
         model=model_with_lora(cell, folder),
@@ -278,7 +278,7 @@ def trl_dpo(cell: Cell, folder: Path, output: Path) -> None:
     model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**TEXT, "vocab_size": 1024}))
     trainer = trl.DPOTrainer(
         model=loading.add_lora(model, vision=False),
-        args=trl.DPOConfig(**arguments(cell, output)),
+        args=trl.DPOConfig(**_said_of(cell, output)),
         train_dataset=datasets.Dataset.from_list(data),
         processing_class=transformers.AutoTokenizer.from_pretrained(folder),
     )
@@ -341,7 +341,7 @@ def trl_grpo(cell: Cell, folder: Path, output: Path) -> None:
     ]
     processor = transformers.AutoProcessor.from_pretrained(folder, padding_side="left")
     settings = trl.GRPOConfig(
-        **{**arguments(cell, output), "per_device_train_batch_size": 2},
+        **{**_said_of(cell, output), "per_device_train_batch_size": 2},
         num_generations=2,
         max_completion_length=8,
         generation_kwargs={"suppress_tokens": processor.tokenizer.all_special_ids},
