@@ -20,6 +20,11 @@ UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "This error indicates that your module has parameters that were not used in producing loss."
 )
+ALLGATHER = (
+    "  what():  [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=98947, "
+    "OpType=_ALLGATHER_BASE, NumelIn=16384000, NumelOut=131072000, Timeout(ms)=1800000) ran for 1800437 "
+    "milliseconds before timing out."
+)
 DEQUE = "IndexError: pop from an empty deque"
 VIEW = (
     "RuntimeError: Output 0 of SliceBackward0 is a view and is being modified inplace. This view was created "
@@ -37,6 +42,13 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
         (TRACE + TRAINER + SECOND, None),
         (SECOND, None),
         ("model: Llama-3.2-11B-Vision-Instruct\n" + SECOND, "F36"),
+        (
+            "IndexError: index 0 is out of bounds for dimension 0 with size 0\n\n"
+            '[rank5]:   File "/x/modeling_utils.py", line 2984, in initialize_weights',
+            "F23",
+        ),
+        ("a crash in the trained save and evaluation, deepspeed_zero3\n" + ALLGATHER, "F12"),
+        ("a crash after ten steps, deepspeed_zero3\n" + ALLGATHER, "F11"),
         ('File "/x/unsloth_compiled_cache/T.py", line 53, in wrapper\n' + TRACE + SECOND, "F37"),
         ("use_reentrant=True under unsloth\n" + SECOND, "F37"),
         ("ValueError: Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`", "F38"),

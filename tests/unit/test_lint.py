@@ -158,6 +158,31 @@ def test_fsdp_cannot_flatten_what_is_frozen() -> None:
     assert "L21" not in of(launch, given_=around(transformers="5.23.0"))
 
 
+def test_a_release_that_reads_weights_outside_their_unit() -> None:
+    plain = "torchrun train.py --fsdp full_shard"
+    (fix,) = [finding.fix for finding in of(plain, given_=around(transformers="4.53.0")).values()]
+    assert fix == "pip install 'transformers!=4.53.0'"
+    assert "L26" not in of(plain, given_=around(transformers="4.53.1"))
+    assert "L26" not in of("torchrun train.py --use_lora true", given_=around(transformers="4.53.0"))
+
+
+def test_liger_reads_a_head_that_is_a_unit_of_its_own() -> None:
+    launch = "llamafactory-cli train --finetuning_type lora --enable_liger_kernel true --fsdp full_shard"
+    asked = f"{launch} --additional_target embed_tokens,lm_head"
+    assert of(asked)["L26"].fix == "pip install 'liger-kernel>=0.5.10'"
+    for version, found in (("0.5.9", True), ("0.5.10", False)):
+        beside = around()._replace(installed={**INSTALLED, "liger-kernel": version})
+        assert ("L26" in of(asked, given_=beside)) is found
+    for fine in (
+        launch,
+        asked.replace("embed_tokens,lm_head", "embed_tokens"),
+        asked.replace("--enable_liger_kernel true", ""),
+        asked.replace("--fsdp full_shard", "--deepspeed zero2"),
+        asked.replace("finetuning_type lora", "finetuning_type full"),
+    ):
+        assert "L26" not in of(fine), fine
+
+
 def test_offloaded_micro_batches_are_lost_in_other_releases(tmp_path: Path) -> None:
     offload = {"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
     (tmp_path / "ds.json").write_text(json.dumps(offload))

@@ -17,6 +17,7 @@ from vlmpatch.catalog import environment, sets
 from vlmpatch.catalog.model import Catalog, Entry, PatchSet, Problem, State, Status
 from vlmpatch.engine import locked
 from vlmpatch.engine.outlook import Outlook, waits
+from vlmpatch.gate import versions
 from vlmpatch.gate.verdict import ranges
 from vlmpatch.lockfile.lock import Unreadable
 from vlmpatch.tools.doctor import engines, installation, models, remote, verified
@@ -36,6 +37,7 @@ from vlmpatch.tools.lint.understood import Understood
 from vlmpatch.tools.view.language import Words
 
 _PACKAGES = ("torch", "transformers", "deepspeed", "peft", "accelerate", "trl", "ms-swift")
+_ASKED = {"liger-kernel": "liger_kernel"}  # of which a rule of lint asks the version; no patch does
 _LAUNCH = (
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES", "NPROC_PER_NODE", "PYTHONPATH",
     "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_FSDP", "NCCL_DEBUG", "TORCH_DISTRIBUTED_DEBUG",
@@ -104,6 +106,7 @@ def examine(
     others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
     packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
     known = {name: found.version for name, found in packages.items()}
+    known |= {name: versions.installed(name, module).version for name, module in _ASKED.items()}
     expected = locked.outlooks(catalog, chosen.disable)
     patches = tuple(
         _with_record(expected[e.id].status, e, known, revisions) for e in catalog.entries.values()
