@@ -430,18 +430,32 @@ def _packed(rows: list[torch.Tensor]) -> Batch:
 
 
 def shared_layers(cell: Cell, folder: Path) -> Gradients:
-    """Gemma 3n's language model, whose last layers share; what is right is what it evaluates."""
-    model = _gemma3n().train()
+    """Gemma 3n's language model, whose last layers share keys and values."""
+    return _as_evaluated(cell, _gemma3n, use_cache=True)
+
+
+def recurrent(cell: Cell, folder: Path) -> Gradients:
+    """RecurrentGemma, which keeps on the module what a forward ended with, and has a cache of its own."""
+    return _as_evaluated(cell, _recurrent_gemma, use_cache=False)
+
+
+def _as_evaluated(cell: Cell, make: Callable[[], Any], **told: bool) -> Gradients:
+    """One step of what is made; right is what a new one evaluates, ``told`` so, row by row."""
+    model = make().train()
     if cell.checkpointing != "off":
-        model.gradient_checkpointing_enable({"use_reentrant": _reentrant(cell)})
+        said = () if cell.checkpointing == "default" else ({"use_reentrant": _reentrant(cell)},)
+        model.gradient_checkpointing_enable(*said)
     engine = engines.ENGINES[cell.engine](cell, model)
     losses = [engine.forward(_labelled(row)) for row in _each(cell, dist.get_rank())]
     engine.backward(torch.stack(losses).sum())
     found = recording.gradients(engine, model)
-    right = _gemma3n().eval()
+    learned: Gradients = {}
     for row in (row for rank in range(WORLD) for row in _each(cell, rank)):
-        (right(**_labelled(row), use_cache=True).loss / WORLD).backward()
-    learned = {name: p.grad for name, p in right.named_parameters() if p.grad is not None}
+        right = make().eval()
+        (right(**_labelled(row), **told).loss / WORLD).backward()
+        for name, parameter in right.named_parameters():
+            if parameter.grad is not None:
+                learned[name] = learned.get(name, 0) + parameter.grad
     unused = [name for name, gradient in found.items() if name not in learned and gradient.any()]
     if unused:
         raise Wrong(f"{len(unused)} parameters learn that evaluation never uses, {unused[0]} among them")
@@ -464,6 +478,14 @@ def _gemma3n() -> Any:
     }
     config = transformers.Gemma3nTextConfig(**{**TEXT, **more, "tie_word_embeddings": True})
     return transformers.Gemma3nForCausalLM(config)
+
+
+def _recurrent_gemma() -> Any:
+    transformers.set_seed(3)
+    kinds = {"block_types": ("recurrent", "attention"), "attention_window_size": 32, "lru_width": 64}
+    more = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, **kinds}
+    config = transformers.RecurrentGemmaConfig(**{**TEXT, **more})
+    return transformers.RecurrentGemmaForCausalLM(config)
 
 
 def _each(cell: Cell, rank: int) -> list[torch.Tensor]:
@@ -707,6 +729,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "tiled": tiled,
     "forward_between": forward_between,
     "shared_layers": shared_layers,
+    "recurrent": recurrent,
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,
