@@ -3,7 +3,8 @@
     python -m tests.e2e.mixed_table tf457-ds0182 --kinds llava,gemma3 --engines zero3,ddp --tunings full
 
 runs every combination with vlmpatch against plain data parallel in one process, adds what it found to
-``data/mixed.csv``; ``make generate`` then writes the table.
+``data/mixed.csv``; ``make generate`` then writes the table. A row says with which patches its oldest word was
+found; what was run before that was kept says nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.axes.table import PATCHES, revision
 from tests.lab import cells, envs, grid, pages
 from tests.lab.cells import Result
 from tests.lab.grid import Found
@@ -36,7 +38,7 @@ TUNINGS: dict[str, dict[str, Any]] = {
 BOUNDS = {"gemma4": 1e-4}
 UNUSED = "Expected to have finished reduction"
 WHAT = ("stack", "kind", "tuning", "pattern")
-GRID = grid.Grid(STORE, WHAT, ENGINES, "python -m tests.e2e.mixed_table STACK")
+GRID = grid.Grid(STORE, WHAT, (*ENGINES, PATCHES), "python -m tests.e2e.mixed_table STACK")
 
 
 def verdict(kind: str, result: Result) -> str:
@@ -102,11 +104,21 @@ def main() -> None:
         names[cell] = (asked.stack, kind, tuning, pattern)
     ran = run(asked.stack, [*names])
     unused = never_used(asked.stack, ran)
+    words: Found = {}
     for cell, result in ran:
         word = "unused" if cell in unused else verdict(cell.kind, result)
-        found.setdefault(names[cell], {})[cell.engine] = word
+        words.setdefault(names[cell], {})[cell.engine] = word
         print(f"{word:8}{result}", flush=True)
+    merge(found, words, revision(asked.stack))
     GRID.save(found)
+
+
+def merge(found: Found, words: Found, patches: str) -> None:
+    """Add what was run with ``patches``; a row of which all was run is as new as they are."""
+    for what, ran in words.items():
+        row = found.setdefault(what, {})
+        older = {engine for engine in row if engine != PATCHES} - {*ran}
+        row |= ran if older else {**ran, PATCHES: patches}
 
 
 if __name__ == "__main__":

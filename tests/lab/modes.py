@@ -1,9 +1,9 @@
 """A model class of transformers in four modes: evaluation, and training without checkpointing and with both.
 
-    python -m tests.lab.modes --out LINES [--only Llama,Gemma3n] [--patched]
+    python -m tests.lab.modes --out LINES [--only Llama,Gemma3n] [--known NAMES] [--patched]
 
-runs inside a stack, imports every model of transformers once and forks a process for each class that LINES
-does not have yet. What is right is the function of evaluation mode: with dropout at zero and batch norms as
+runs inside a stack, imports every model of transformers once and forks a process for each class that neither
+LINES nor NAMES has. What is right is the function of evaluation mode: with dropout at zero and batch norms as
 they evaluate, training computes the same one, whatever recomputes it. A class whose training draws numbers
 (two seeds, two results) is held against its own training without checkpointing and the same seed.
 """
@@ -29,8 +29,8 @@ from vlmpatch_lab import forks
 MODES = ("off", "nonreentrant", "reentrant")
 CHANCE = "by chance"
 TOLERANCE = 1e-4  # relative, float32
-LIMIT = 60.0  # seconds a class may take
-PROCESSOR = 20  # of them on a processor, whatever else the machine does
+LIMIT = 120.0  # seconds a class may take
+PROCESSOR = 40  # of them on a processor, whatever else the machine does
 CACHES = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "decoder_hidden_states")
 ROWS, LENGTH = 2, 9
 Inputs = dict[str, Any]
@@ -324,12 +324,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.lab.modes")
     parser.add_argument("--out", type=Path, required=True, help="a line of JSON for each class goes here")
     parser.add_argument("--only", default="", help="beginnings of class names, by commas")
+    parser.add_argument("--known", type=Path, help="a file of class names to pass over, one a line")
     parser.add_argument("--patched", action="store_true")
     asked = parser.parse_args()
     if asked.patched:
         importlib.import_module("vlmpatch")
     run: Callable[..., list[int | None]] = forks.run
     done = {line["class"] for line in lines_of(asked.out)}
+    done |= {*asked.known.read_text().split()} if asked.known else set()
     with asked.out.open("a") as lines:
         for kind in classes([name for name in asked.only.split(",") if name]):
             if kind.__name__ in done:

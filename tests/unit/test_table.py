@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bench import zero3_gather, zero_step
 from tests.e2e import mixed_long, mixed_table
-from tests.lab import envs, families, record, table
+from tests.lab import envs, families, grid, record, table
 from tests.matrix import drift, judge, rows, store
 from tests.matrix.judge import Outcome
 from tests.matrix.store import Store
@@ -201,3 +201,15 @@ def test_a_release_that_is_measured_again_replaces_its_own_lines(tmp_path: Path)
     measured = [{"release": release, "calls": calls} for release, calls in (("3", "d"), ("2", "e"))]
     table.write_over(path, ("release", "calls"), known, measured, "release")
     assert path.read_text() == "release,calls\n1,a\n2,e\n3,d\n"
+
+
+def test_a_row_of_mixed_batches_is_as_new_as_its_oldest_word() -> None:
+    what = ("stack", "llava", "full", "alternating")
+    found: grid.Found = {what: {"ddp": "=", "zero3": "differs", "patches": "old"}}
+    mixed_table.merge(found, {what: {"zero3": "="}}, "new")
+    assert found == {what: {"ddp": "=", "zero3": "=", "patches": "old"}}
+    mixed_table.merge(found, {what: {"zero3": "=", "ddp": "="}}, "new")
+    assert found[what]["patches"] == "new"
+    another = ("stack", "llava", "full", "text")
+    mixed_table.merge(found, {another: {"ddp": "="}}, "new")
+    assert found[another] == {"ddp": "=", "patches": "new"}
