@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import model_classes, pages
+from tests.lab import model_classes, modes, pages
 
 
 def recorded() -> list[dict[str, str]]:
@@ -30,7 +30,7 @@ def test_what_is_left_wrong_says_why() -> None:
 
 def test_one_side_alone_that_cannot_make_a_class_is_wrong() -> None:
     found: model_classes.Found = {}
-    right = dict.fromkeys(model_classes.MODES, "=")
+    right = dict.fromkeys(modes.MODES, "=")
     made = {"class": "A", "module": "a", **right}
     failed = {"class": "A", "module": "a", "not made": "ended with -9"}
     model_classes.merge(found, "stack", "bare", [made])
