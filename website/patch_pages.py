@@ -20,7 +20,7 @@ SOURCE = {"en": "docs/reference/patches.md", "zh": "docs/zh-CN/reference/patches
 WORDS = {
     "en": {
         "find": "Filter: a patch, a failure, a version",
-        "story": "## What its file says",
+        "story": "## How it works",
         "off": "## Switch it off",
         "how": "For one run, or for a stretch of code.",
         "measured": "## Measured on",
@@ -29,7 +29,7 @@ WORDS = {
     },
     "zh": {
         "find": "筛选:补丁、失败、版本",
-        "story": "## 补丁文件的说明(英文)",
+        "story": "## 工作原理(英文)",
         "off": "## 关闭",
         "how": "只对一次运行,或只对一段代码。",
         "measured": "## 实测环境",

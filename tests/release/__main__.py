@@ -36,7 +36,7 @@ def readiness(root: Path = ROOT) -> Iterator[tuple[bool, str]]:
     left = len(list((root / "changelog.d").glob("*.*.md")))
     remedy = f"{left} fragments left: python -m tests.release --write {__version__}"
     yield told is not None and not left, f"CHANGELOG.md tells of {__version__} ({remedy})"
-    yield not owed(), "all is there in Chinese: python -m tests.generate --untranslated"
+    yield not owed(), "every text has its Chinese (python -m tests.generate --untranslated)"
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     yield (
         bool(project.get("urls")),
@@ -51,7 +51,7 @@ def held(root: Path = ROOT) -> Iterator[tuple[bool, str]]:
     for name, command in PROOFS.items():
         ran = known.get(name)
         if ran is None:
-            yield False, f"{name}: never recorded; {command}"
+            yield False, f"{name}: no run is recorded; {command}"
             continue
         differs = proofs.changed(ran.commit, root)
         if differs is None:
@@ -134,10 +134,10 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     print(f"vlmpatch {__version__} on {proofs.head()}")
-    for heading, rows in (("Written", ready), ("Proved", ran)):
+    for heading, rows in (("Written", ready), ("Proved by --run PROOF", ran)):
         print(f"\n{heading}")
         for good, words in rows:
-            print(f"  {'yes' if good else 'NO ':3}  {words}")
+            print(f"  {'done' if good else 'OPEN'}  {words}")
     return 0 if all(good for good, _ in (*ready, *ran)) else 1
 
 

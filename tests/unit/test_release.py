@@ -48,7 +48,7 @@ def held(root: Path, proof: str) -> tuple[bool, str]:
 
 
 def test_a_proof_counts_for_its_commit(repository: Path) -> None:
-    assert held(repository, "unit") == (False, "unit: never recorded; make unit")
+    assert held(repository, "unit") == (False, "unit: no run is recorded; make unit")
     proofs.record("unit", repository, repository / "data" / "proofs.csv")
     assert held(repository, "unit")[0]
     commit(repository)

@@ -16,7 +16,7 @@ import pytest
 from tests.generate.failures import CATALOG, KNOWN
 from tests.lab.pages import DOCS, LANGUAGES
 from tests.matrix import render
-from website import results, tree
+from website import names, results, tree
 from website.tree import Page
 
 LOADS = re.compile(r"https?://|\bfetch\(|XMLHttpRequest|sendBeacon|@import")
@@ -113,3 +113,10 @@ def test_what_the_site_brings_along_loads_nothing_from_elsewhere() -> None:
     assert len(own) > 4
     for path in own:
         assert not LOADS.search(path.read_text("utf-8")), path
+
+
+def test_no_line_ends_within_a_name() -> None:
+    html = '<p title="ZeRO-3">ZeRO-3的<code>MiniCPM-V</code> and MiniCPM-V</p>\n<pre>a\n<b>ZeRO-3</b></pre>'
+    name = '<span class="vp-name">{}</span>'.format
+    shown = f'<p title="ZeRO-3">{name("ZeRO-3")}的<code>MiniCPM-V</code> and {name("MiniCPM-V")}</p>'
+    assert names.on_page_content(html) == f"{shown}\n<pre>a\n<b>ZeRO-3</b></pre>"

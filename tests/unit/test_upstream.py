@@ -42,6 +42,7 @@ def test_a_report_is_whole(case: str) -> None:
 REPOSITORIES = {
     "accelerate": "huggingface/accelerate",
     "deepspeed": "deepspeedai/DeepSpeed",
+    "peft": "huggingface/peft",
     "torch": "pytorch/pytorch",
     "transformers": "huggingface/transformers",
 }
