@@ -44,6 +44,7 @@ SECTIONS = {
     ("Results", "结果"): [
         *("old-results.md", "compatibility.md", "field-reports.md", "families.md"),
         *("mixed-batches-measured.md", "zero3-gathers.md", "reference/launches.md"),
+        "reference/programs.md",
         *("reference/axes.md", "reference/mishaps.md"),
     ],
     ("Project", "项目"): [

@@ -160,12 +160,19 @@ def measure(tmp_path_factory: pytest.TempPathFactory) -> Measure:
 
 
 def on_forked_ranks(
-    stack: envs.Stack, words: Sequence[str | Path], folder: Path, env: Mapping[str, str], **more: bool
+    stack: envs.Stack,
+    words: Sequence[str | Path],
+    folder: Path,
+    env: Mapping[str, str],
+    *,
+    gloo: bool = False,
+    waiting: bool = False,
 ) -> Training:
     """A launcher's command without its launcher; it saves into a folder of ``folder``."""
     job = forked.job_of(words)
     imports = forked.SWIFT.get(stack.name, (*forked.STACK, "deepspeed"))
-    ended = forked.run(stack, [job], folder, imports=imports, env={"USE_HF": "1", **env}, **more)
+    env = {"USE_HF": "1", **env}
+    ended = forked.run(stack, [job], folder, imports=imports, env=env, gloo=gloo, waiting=waiting)
     return Training(ended[job], folder)
 
 

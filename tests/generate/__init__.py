@@ -13,6 +13,7 @@ from tests.matrix import field_reports, render
 from tests.matrix.store import Store
 from tests.mishaps import table as mishaps
 from tests.resume import table as resume
+from tests.shipped import table as shipped
 
 
 def wanted() -> dict[Path, str]:
@@ -25,6 +26,7 @@ def wanted() -> dict[Path, str]:
             pages.reference(language, "patches"): patches.page(language, measured.verified()),
             pages.reference(language, "doctor-codes"): codes.page(language),
             pages.reference(language, "launches"): launches.page(language),
+            pages.reference(language, "programs"): shipped.page(language),
             pages.reference(language, "compatibility"): render.page(measured, language),
             pages.reference(language, "field-reports"): field_reports.page(field_reports.read(), language),
             families.page(language): families.filled(language),

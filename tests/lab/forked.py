@@ -17,7 +17,7 @@ import json
 import os
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Job:
 
     words: tuple[str, ...]  # a script, or -m and a module, and its arguments
     world: int = 2
+    limit: float = LIMIT
 
 
 def job_of(command: Sequence[str | Path]) -> Job:
@@ -59,14 +60,26 @@ def run(
     env: Mapping[str, str] | None = None,
     gloo: bool = False,
     waiting: bool = False,
+    begun: Callable[[Job], object] = lambda job: None,
 ) -> dict[Job, Finished]:
-    """Run ``jobs`` one after the other in forks of one process; ``env`` and so on as for ``launch.run``."""
+    """Run ``jobs`` one after the other in forks of one process; ``env`` and so on as for ``launch.run``.
+
+    ``begun`` is told of each as it begins.
+    """
     out.mkdir(parents=True, exist_ok=True)
     listed = out / "jobs.json"
     listed.write_text(json.dumps([dataclasses.asdict(job) for job in jobs]))
     command: list[str | Path] = ["python", "-m", "tests.lab.forked", listed, out, *imports]
-    limit = LIMIT * (1 + len(jobs))
-    finished = launch.run(stack, command, limit=limit, env=env, gloo=gloo, waiting=waiting)
+    limit = LIMIT + sum(job.limit for job in jobs)
+    still = list(enumerate(jobs))
+
+    def meanwhile() -> None:
+        while still and (out / str(still[0][0])).exists():
+            begun(still.pop(0)[1])
+
+    finished = launch.run(
+        stack, command, limit=limit, env=env, gloo=gloo, waiting=waiting, meanwhile=meanwhile
+    )
     if finished.rc != 0 or finished.left:
         raise RuntimeError(str(finished))
     codes = [line.split()[1:] for line in finished.output.splitlines() if line.startswith("CODES ")]
@@ -92,7 +105,7 @@ def main() -> None:
     for name in asked.imports:
         importlib.import_module(name)
     for number, row in enumerate(json.loads(asked.jobs.read_text())):
-        job = Job(tuple(row["words"]), row["world"])
+        job = Job(**{**row, "words": tuple(row["words"])})
         print("CODES", *run_job(job, asked.out / str(number)), flush=True)
 
 
@@ -102,7 +115,7 @@ def run_job(job: Job, output: Path) -> list[int | None]:
 
     output.touch()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    return forks.run(rank_main, job, output, world=job.world, port=store.port, limit=LIMIT)
+    return forks.run(rank_main, job, output, world=job.world, port=store.port, limit=job.limit)
 
 
 def rank_main(job: Job, output: Path, rank: int, port: int) -> None:

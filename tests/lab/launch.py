@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,7 @@ MARK = "VLMPATCH_LAB_LAUNCH"
 # again, and the rest belongs to the launch below.
 DROPPED = (
     *("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"),
+    "VLMPATCH_SOURCES",  # of the tests, and no switch of vlmpatch: it would say so
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
 )
 
@@ -61,12 +62,14 @@ def run(
     gloo: bool = False,
     waiting: bool = False,
     cwd: Path = ROOT,
+    meanwhile: Callable[[], object] = lambda: None,
 ) -> Finished:
     """Run ``command`` (``python``, ``torchrun``, ``swift`` … of that stack) to its end or ``limit``.
 
     ``limit`` is in seconds of a machine that has nothing else to do (``vlmpatch_lab.patience``).
     ``checkout`` puts this clone on ``PYTHONPATH``; ``gloo`` lets accelerate accept DeepSpeed on a
     machine without an accelerator; ``waiting`` makes its collectives wait, which ZeRO-3 needs there.
+    ``meanwhile`` is called now and then while it runs.
     """
     mark = uuid.uuid4().hex
     variables = environment(stack, checkout=checkout, gloo=gloo, waiting=waiting)
@@ -85,7 +88,7 @@ def run(
             start_new_session=True,
         )
         try:
-            timed_out = not _ends_within(process, limit)
+            timed_out = not _ends_within(process, limit, meanwhile)
         finally:
             left = _end(process, mark)
         log.seek(0)
@@ -150,11 +153,14 @@ def _transformers(stack: Stack) -> str:
     return next(pin for pin in stack.packages if pin.startswith("transformers==")).partition("==")[2]
 
 
-def _ends_within(process: subprocess.Popen[bytes], limit: float) -> bool:
+def _ends_within(
+    process: subprocess.Popen[bytes], limit: float, meanwhile: Callable[[], object] = lambda: None
+) -> bool:
     def ended(seconds: float) -> bool:
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
+            meanwhile()
             return False
         return True
 

@@ -37,7 +37,7 @@ from vlmpatch.tools.view.language import Words
 RECORD = ROOT / "data" / "launches.csv"
 # What the scripts are judged with, whatever is installed where this runs.
 INSTALLED = {"torch": "2.8.0", "transformers": "4.57.6", "deepspeed": "0.18.2", "peft": "0.18.1"}
-_READ = (".sh", ".slurm", ".sbatch", ".py", ".json", ".yaml", ".yml")
+READ = (".sh", ".slurm", ".sbatch", ".py", ".json", ".yaml", ".yml")
 _LARGEST = 1 << 20
 
 
@@ -83,19 +83,19 @@ def clone(sources: Path, shipped: Shipped) -> Path:
     return folder / "repo" if (folder / "repo").is_dir() else folder
 
 
-def unpacked(clone: Path, commit: str, folder: Path) -> None:
-    """Put what doctor may read of ``commit`` into ``folder``."""
+def unpacked(clone: Path, commit: str, folder: Path, kinds: tuple[str, ...] = READ) -> None:
+    """Put what doctor may read of ``commit`` into ``folder``: files whose names end in one of ``kinds``."""
     listed = _git(clone, "ls-tree", "-r", "-l", "-z", commit).decode().split("\0")
-    names = [name for line in listed if (name := _readable(line))]
+    names = [name for line in listed if (name := _readable(line, kinds))]
     with tarfile.open(fileobj=io.BytesIO(_git(clone, "archive", commit, "--", *names))) as archive:
         archive.extractall(folder, filter="data")
 
 
-def _readable(line: str) -> str:
+def _readable(line: str, kinds: tuple[str, ...]) -> str:
     """The name in a line of ``git ls-tree -l``, if the file is of a kind and size that is read."""
     facts, _, name = line.partition("\t")
     size = facts.split()[-1] if facts else ""
-    return name if name.endswith(_READ) and size.isdigit() and int(size) <= _LARGEST else ""
+    return name if name.endswith(kinds) and size.isdigit() and int(size) <= _LARGEST else ""
 
 
 def _git(clone: Path, *arguments: str) -> bytes:

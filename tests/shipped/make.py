@@ -18,6 +18,7 @@ from tests.families._shared import files
 from tests.families._shared.sizes import QWEN3_VISION, TEXT, VISION
 from tests.families.qwen2_5_vl import KIND as QWEN2_5_VL
 from tests.families.qwen2_vl import KIND as QWEN2_VL
+from tests.standin import make as standin
 
 VOCABULARY = 151_936
 NUMBERS = {
@@ -49,6 +50,33 @@ GEMMA3 = files.Kind(
     image="<start_of_image>",
     tokens=GEMMA3_TOKENS,
 )
+SMOLVLM_TOKENS = (
+    *(files.PAD, files.TURN, files.END, "<image>", "<fake_token_around_image>", "<end_of_utterance>"),
+    *("<global-img>", *(f"<row_{row}_col_{column}>" for row in (1, 2) for column in (1, 2))),
+)
+SMOLVLM = files.Kind(
+    config="Idefics3Config",
+    model="Idefics3ForConditionalGeneration",
+    vision={**VISION, "image_size": 56, "patch_size": 14},
+    text={"model_type": "llama"},
+    top=lambda ids: {
+        "image_token_id": ids["<image>"],
+        "scale_factor": 2,
+        "pad_token_id": ids[files.PAD],
+    },
+    preprocessor={
+        "image_processor_type": "Idefics3ImageProcessor",
+        "processor_class": "Idefics3Processor",
+        "size": {"longest_edge": 112},
+        "max_image_size": {"longest_edge": 56},
+        "do_image_splitting": True,
+        "do_pad": True,
+    },
+    processor={"processor_class": "Idefics3Processor", "image_seq_len": 4},
+    image="<image>",
+    tokens=SMOLVLM_TOKENS,
+)
+MANY = 128  # rows: a program keeps 100 for an evaluation, another takes none of a batch that is not whole
 SAID = ("a cat", "hello world", "the image", "you are a helpful assistant")
 
 
@@ -64,6 +92,10 @@ def main(folder: Path) -> None:
         weights(made, kind)
     qwen3(folder / "qwen3-vl-tiny", folder / "Qwen2-VL")
     gemma3(folder / "gemma-3-tiny")
+    if hasattr(transformers, SMOLVLM.model):
+        files.build(SMOLVLM, folder / "smolvlm-tiny")
+    if transformers.__version__ < "4.46":  # the script of MiniCPM-V asks for arguments that are gone since
+        standin.make(folder / "MiniCPM-V")
     language(folder / "tinyllama", folder / "Qwen2-VL")
     tower(folder / "clip-tiny")
     rows = data(folder / "data")
@@ -220,7 +252,7 @@ def tower(folder: Path) -> None:
 
 
 def data(folder: Path, rows: int = 12) -> list[dict[str, Any]]:
-    """``images.json``, where each row has an image, and ``mixed.json``, where every second one has none."""
+    """``images.json``, where each row has an image, ``text.json``, where none has one, and ``mixed.json``."""
     from PIL import Image
 
     folder.mkdir()
@@ -236,6 +268,7 @@ def data(folder: Path, rows: int = 12) -> list[dict[str, Any]]:
     (folder / "images.json").write_text(json.dumps(made))
     mixed = [without_image(row) if number % 2 else row for number, row in enumerate(made)]
     (folder / "mixed.json").write_text(json.dumps(mixed))
+    (folder / "text.json").write_text(json.dumps([without_image(row) for row in made]))
     (folder / "mixed.jsonl").write_text("".join(json.dumps(row) + "\n" for row in mixed))
     return made
 
@@ -261,26 +294,39 @@ def hub_data(folder: Path, rows: list[dict[str, Any]]) -> None:
     ]
     worse = [{"role": "assistant", "content": [{"type": "text", "text": "hello"}]}] * len(rows)
     several = {"images": [[image] for image in images]}
-    sets = {
-        "sft": {**several, "messages": [[one, other] for one, other in zip(asked, said, strict=True)]},
+    one = {
+        "image": images,
+        "problem": ["describe the image"] * len(rows),
+        "solution": [row["conversations"][1]["value"] for row in rows],
+    }
+    empty = ("image_filename", "source", "options", "page", "model", "prompt", "answer_type")
+    searched = {"query": one["problem"], "answer": one["solution"], "image": images}
+    searched |= {name: [""] * len(rows) for name in empty}
+    sets: dict[str, dict[str, Any]] = {
+        "sft": {**several, "messages": list(map(list, zip(asked, said, strict=True)))},
         "dpo": {
             **several,
             "prompt": [[each] for each in asked],
             "chosen": [[each] for each in said],
             "rejected": [[each] for each in worse],
         },
-        "grpo": {
-            "image": images,
-            "problem": ["describe the image"] * len(rows),
-            "solution": [row["conversations"][1]["value"] for row in rows],
-        },
+        "grpo": one,
+        "grpo-many": again(one),
+        "vidore": again(searched),
     }
     for name, columns in sets.items():
         made = Dataset.from_dict(columns)
-        column, kind = ("image", Image()) if name == "grpo" else ("images", Sequence(Image()))
+        column, kind = ("image", Image()) if "image" in columns else ("images", Sequence(Image()))
         made.cast_column(column, kind).to_parquet(
             str(folder / name / "data" / "train-00000-of-00001.parquet")
         )
+
+
+def again(columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """The rows again and again, until they are ``MANY``."""
+    return {
+        name: [values[number % len(values)] for number in range(MANY)] for name, values in columns.items()
+    }
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Trains Qwen2.5-VL with the forward that a framework puts in the place of transformers' own.
 
-    python own_forward.py --forward FILE --model FOLDER --data FILE --images FOLDER [--lora True] ARGUMENT …
+    python own_forward.py --forward MODULE --model FOLDER --data FILE --images FOLDER [--lora True] ARGUMENT …
 
-runs in a rank. EasyR1 has its forwards in files that import torch and transformers alone; the rest of it
-needs vLLM, which needs a GPU. What it does around a forward is done here: positions before it, the loss
-after it.
+runs in a rank. The programs around such forwards need vLLM, which needs a GPU. What they do around a forward
+is done here: positions before it, the loss after it. MODULE is a file of EasyR1's, which imports torch and
+transformers alone, or a module of verl's, whose own ``apply_monkey_patch`` puts the forwards in.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 from dataclasses import dataclass
@@ -47,10 +48,9 @@ def main() -> None:
     ).parse_args_into_dataclasses()
     settings.remove_unused_columns = False
     framework = loaded(own.forward)
-    qwen.Qwen2_5_VLModel.forward = framework.qwen2_vl_base_forward
-    qwen.Qwen2_5_VLForConditionalGeneration.forward = framework.qwen2_vl_model_forward
     processor = transformers.AutoProcessor.from_pretrained(own.model)
     model = qwen.Qwen2_5_VLForConditionalGeneration.from_pretrained(own.model)
+    put_in(framework, model)
     rows = [
         row(framework, processor, said, Path(own.images)) for said in json.loads(Path(own.data).read_text())
     ]
@@ -63,8 +63,20 @@ def main() -> None:
     trainer.train()
 
 
+def put_in(framework: Any, model: Any) -> None:
+    """Have the model's classes run the framework's forwards, as the framework does it."""
+    if hasattr(framework, "qwen2_vl_model_forward"):
+        qwen.Qwen2_5_VLModel.forward = framework.qwen2_vl_base_forward
+        qwen.Qwen2_5_VLForConditionalGeneration.forward = framework.qwen2_vl_model_forward
+        return
+    patches = importlib.import_module(f"{framework.__package__}.monkey_patch")
+    patches.apply_monkey_patch(model, use_remove_padding=False)
+
+
 def loaded(path: str) -> Any:
-    """The module in the file at ``path``."""
+    """The module of that name, or in the file at that path."""
+    if not path.endswith(".py"):
+        return importlib.import_module(path)
     spec = importlib.util.spec_from_file_location("framework", path)
     assert spec is not None
     assert spec.loader is not None

@@ -1,10 +1,4 @@
-"""The programs of ``programs.toml``, and runs of them.
-
-    VLMPATCH_SOURCES=CLONES python -m tests.shipped.programs [ID …]
-
-prints a line a run: the program, its engine, how it ends bare and with vlmpatch, and how far it is from DDP
-without checkpointing.
-"""
+"""The programs of ``programs.toml``, and runs of them."""
 
 from __future__ import annotations
 
@@ -14,7 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,8 +34,11 @@ TRAINING = (
     *("--optim", "sgd", "--learning_rate", "0.05", "--logging_steps", "1", "--save_strategy", "no"),
     *("--report_to", "none", "--bf16", "False", "--seed", "1"),
 )
+LIMIT = 60.0  # seconds of a machine with nothing else to do: the slowest takes a third
 ALIKE = 1e-4  # of norms of gradients and of weights: ZeRO adds up ten million squares in float32
-ENVIRONMENT = {"WANDB_MODE": "disabled", "HF_DATASETS_OFFLINE": "1"}
+# The last is LLaMA-Factory's: it trains with the releases that are there.
+ENVIRONMENT = {"WANDB_MODE": "disabled", "HF_DATASETS_OFFLINE": "1", "DISABLE_VERSION_CHECK": "1"}
+KINDS = (*launches.READ, ".jinja", "/version")  # verl and TRL read the last two as they are imported
 IMPORTS = ("torch", "transformers.trainer", "peft", "deepspeed")
 
 
@@ -58,9 +55,14 @@ class Program:
     folders: tuple[str, ...] = ()  # in which its modules are looked for
     engines: tuple[str, ...] = ENGINES
     fails: tuple[str, ...] = ()  # engines under which it fails without vlmpatch
+    says: tuple[str, ...] = ()  # patches that warn, each for a reason that is judged
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # for start.py
     cwd: str = "."
     driver: str = ""  # a script of this folder that trains with the repository's code, where that cannot
+    files: Mapping[str, str] = field(default_factory=dict, hash=False)  # what users write beside a command
+    # How it is told to checkpoint, and how not to.
+    on: tuple[str, ...] = ("--gradient_checkpointing", "True")
+    off: tuple[str, ...] = ("--gradient_checkpointing", "False")
 
     @property
     def source(self) -> launches.Shipped:
@@ -72,6 +74,7 @@ class Left(NamedTuple):
 
     repository: str
     why: str
+    why_zh: str = ""
 
 
 class Ended(NamedTuple):
@@ -86,20 +89,26 @@ class Ended(NamedTuple):
         """Whether it trained all its steps and ended in order."""
         return self.rc == 0 and self.result is not None and self.result["steps"] == STEPS
 
-    def said(self) -> str:
-        if self.right:
-            return "ends"
-        lines = [line for line in self.output.splitlines() if "Error" in line and "Traceback" not in line]
-        return lines[0][:160] if lines else self.output[-160:].replace("\n", " ")
-
 
 def read() -> tuple[dict[str, Program], tuple[Left, ...]]:
     """Those that run, by id, and those that do not."""
-    tables = tomllib.loads((HERE / "programs.toml").read_text(encoding="utf-8"))
+    tables = _tables()
     found = [
         Program(**{name: _hashable(value) for name, value in each.items()}) for each in tables["program"]
     ]
     return {each.id: each for each in found}, tuple(Left(**each) for each in tables["left"])
+
+
+def judged(language: str) -> dict[str, str]:
+    """What is to be said of each warning that a program may meet, by the patch that prints it."""
+    return {
+        each["patch"]: each["why" if language == "en" else f"why_{language}"]
+        for each in _tables().get("warning", ())
+    }
+
+
+def _tables() -> dict[str, Any]:
+    return tomllib.loads((HERE / "programs.toml").read_text(encoding="utf-8"))
 
 
 def _hashable(value: Any) -> Any:
@@ -126,17 +135,18 @@ class Workshop:
 
     Args:
         folder: where they are put.
+        say: is told of each run as it begins.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, say: Callable[[str], object] = print) -> None:
+        self.folder, self.say = folder, say
 
     def unpacked(self, program: Program) -> Path:
         """The repository's files at the commit that is named."""
         folder, clone = self.folder / program.repository.replace("/", "+"), clone_of(program)
         if not folder.exists():
             assert clone is not None
-            launches.unpacked(clone, program.commit, folder)
+            launches.unpacked(clone, program.commit, folder, KINDS)
         return folder
 
     def run(self, stack: str, runs: Sequence[Run], *, patched: bool) -> dict[Run, Ended]:
@@ -144,14 +154,18 @@ class Workshop:
         made = checkpoints(stack)
         out = Path(tempfile.mkdtemp(dir=self.folder))
         jobs = {run: self.job(run, made, out / str(number)) for number, run in enumerate(runs)}
+        numbers = {job: f"{number} of {len(jobs)}" for number, job in enumerate(jobs.values(), 1)}
+        named = {job: f"{program.id} {engine}" for (program, engine), job in jobs.items()}
+        how = f"{stack}, {'with vlmpatch' if patched else 'bare'}"
         finished = forked.run(
             envs.read_stacks()[stack],
             list(jobs.values()),
             out / "printed",
             imports=IMPORTS,
-            env={"VLMPATCH_DISABLE": "" if patched else "all", **ENVIRONMENT},
+            env={"VLMPATCH_DISABLE": "" if patched else "all", **ENVIRONMENT, **remote_code(made)},
             gloo=True,
             waiting=True,
+            begun=lambda job: self.say(f"{how}, {numbers[job]}: {named[job]}"),
         )
         return {
             run: ended(finished[job], out / str(number)) for number, (run, job) in enumerate(jobs.items())
@@ -162,20 +176,24 @@ class Workshop:
         program, engine = run
         root = self.unpacked(program)
         out.mkdir(parents=True)
-        places = {"out": str(out / "trained"), "made": str(made), "root": str(root)}
+        places = {"out": str(out / "trained"), "made": str(made), "root": str(root), "files": str(out)}
+        for name, text in program.files.items():
+            (out / name).write_text(_filled(text, places))
         folders = os.pathsep.join(str(root / each) for each in program.folders)
         settings = _filled(json.dumps(program.settings), places)
         words = [_filled(each, places) for each in (*program.arguments, *TRAINING)]
         script = HERE / program.driver if program.driver else root / program.script
         start = (START, out / "result.json", folders, settings, script)
-        return Job((*map(str, start), *words, *_of_engine(engine, out)))
+        switch = program.off if engine == REFERENCE else program.on
+        return Job((*map(str, start), *words, *switch, *_of_engine(engine, out)), limit=LIMIT)
 
 
 def checkpoints(stack: str) -> Path:
     """The folder of checkpoints and data for ``stack``, made once."""
     made = envs.read_stacks()[stack]
     envs.make(made)
-    recipe = hashlib.sha256((HERE / "make.py").read_bytes()).hexdigest()[:8]
+    sources = [HERE / "make.py", *sorted((HERE.parent / "standin").rglob("*.py"))]
+    recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
     folder = envs.cache_root() / "models" / f"shipped-{stack}-{recipe}"
     with envs.locked(folder.with_suffix(".lock")):
         if not (folder / "complete").exists():
@@ -188,6 +206,11 @@ def checkpoints(stack: str) -> Path:
     return folder
 
 
+def remote_code(made: Path) -> dict[str, str]:
+    """Where transformers puts the code that a checkpoint brings along."""
+    return {"HF_MODULES_CACHE": str(made / "modules")}
+
+
 def _filled(word: str, places: Mapping[str, str]) -> str:
     for name, place in places.items():
         word = word.replace(f"{{{name}}}", place)
@@ -195,10 +218,9 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 
 def _of_engine(engine: str, out: Path) -> list[str]:
-    """What the launch line says of the engine and of checkpointing."""
-    checkpointing = ["--gradient_checkpointing", str(engine != REFERENCE)]
+    """What the launch line says of the engine."""
     if not engine.startswith("zero"):
-        return [*checkpointing, "--ddp_backend", "gloo", "--use_cpu", "true"]
+        return ["--ddp_backend", "gloo", "--use_cpu", "true"]
     config = {
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
@@ -208,7 +230,7 @@ def _of_engine(engine: str, out: Path) -> list[str]:
     }
     path = out / "deepspeed.json"
     path.write_text(json.dumps(config))
-    return [*checkpointing, "--deepspeed", str(path)]
+    return ["--deepspeed", str(path)]
 
 
 def ended(finished: Finished, out: Path) -> Ended:
@@ -230,34 +252,3 @@ def difference(found: Mapping[str, Any], right: Mapping[str, Any]) -> float:
 
 def _plain(name: str) -> str:
     return name.removeprefix("module.")
-
-
-def main(ids: Sequence[str]) -> int:
-    programs, _ = read()
-    chosen = [programs[id_] for id_ in ids or programs if clone_of(programs[id_])]
-    with tempfile.TemporaryDirectory() as folder:
-        workshop = Workshop(Path(folder))
-        for stack in dict.fromkeys(each.stack for each in chosen):
-            runs = [(each, engine) for each in chosen if each.stack == stack for engine in each.engines]
-            references = [(each, REFERENCE) for each in chosen if each.stack == stack]
-            patched = workshop.run(stack, [*references, *runs], patched=True)
-            bare = workshop.run(stack, runs, patched=False)
-            for program, engine in runs:
-                right = patched[program, REFERENCE]
-                ways = [against(found[program, engine], right) for found in (bare, patched)]
-                print(f"{program.id} {engine}: bare {ways[0]}; vlmpatch {ways[1]}", flush=True)
-    return 0
-
-
-def against(run: Ended, right: Ended) -> str:
-    """How far ``run`` is from ``right``, or how one of them failed."""
-    for each in (run, right):
-        if not each.right:
-            return each.said()
-    assert run.result
-    assert right.result
-    return f"{difference(run.result, right.result):.1e}"
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,18 +4,21 @@
 
 ``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that
 are imported and that this stack's release does not have; ``set``, values that the repository asks its users
-to edit in a file. ``RESULT`` is what the training came to: the log, and weights.
+to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub. ``RESULT`` is
+what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import itertools
 import json
 import os
 import runpy
 import sys
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -37,13 +40,31 @@ class _Unused(ModuleType):
         return mock.MagicMock(name=f"{self.__name__}.{name}")
 
 
+class _Parts(Loader, MetaPathFinder):
+    """Finds whatever is asked for of packages that do nothing."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self.packages = packages
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
+        return ModuleSpec(name, self) if name.startswith(self.packages) else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Unused(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
 def main() -> None:
     result, folders, settings, script, *arguments = sys.argv[1:]
     asked = json.loads(settings)
     sys.path[:1] = [STANDINS, *folders.split(os.pathsep)]
     for unused in asked.get("unused", ()):
         for name in itertools.accumulate(unused.split("."), "{}.{}".format):
-            sys.modules.setdefault(name, _Unused(name))
+            if name == unused or not importlib.util.find_spec(name):
+                sys.modules.setdefault(name, _Unused(name))
+    sys.meta_path.append(_Parts(tuple(f"{unused}." for unused in asked.get("unused", ()))))
     _without_a_gpu()
     for place in asked.get("absent", ()):
         module, _, name = place.partition(":")
@@ -51,6 +72,7 @@ def main() -> None:
     for place, value in asked.get("set", {}).items():
         module, _, name = place.partition(":")
         vars(importlib.import_module(module))[name].update(value)
+    _found_here(asked.get("hub", {}))
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _record(result)
@@ -70,11 +92,33 @@ def _without_a_gpu() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith("transformers") and "is_flash_attn_2_available" in vars(module):
             vars(module)["is_flash_attn_2_available"] = asked.is_flash_attn_2_available
+    _attention_of_the_stand_in()
     from transformers import PreTrainedModel
 
     for name in ("_flash_attn_2_can_dispatch", "_check_and_enable_flash_attn_2"):
         if hasattr(PreTrainedModel, name):
             setattr(PreTrainedModel, name, _as_asked)
+
+
+def _attention_of_the_stand_in() -> None:
+    """What some releases import as they are imported themselves, if it is there."""
+    from transformers import modeling_flash_attention_utils as used
+
+    modules = [importlib.import_module(name) for name in ("flash_attn", "flash_attn.bert_padding")]
+    functions = {name: value for module in modules for name, value in vars(module).items()}
+    for name, value in {**functions, "_flash_supports_window_size": False}.items():
+        if not name.startswith("__") and vars(used).get(name) is None:
+            setattr(used, name, value)
+
+
+def _found_here(hub: dict[str, str]) -> None:
+    """Data sets of the hub by their names, from folders."""
+    if not hub:
+        return
+    import datasets
+
+    load = datasets.load_dataset
+    datasets.load_dataset = lambda name, *words, **more: load(hub.get(name, name), *words, **more)
 
 
 def _as_asked(self: Any, config: Any = None, *arguments: Any, **more: Any) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from PIL import Image
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+__all__ = ["process_vision_info", "smart_resize"]
 
 
 def process_vision_info(messages: list[Any], **more: Any) -> tuple[Any, ...]:

@@ -1,0 +1,119 @@
+"""What is put on file of training programs that projects ship; the runs themselves are in ``tests/e2e``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import forked, grid, launch, pages
+from tests.lab.forked import Job
+from tests.lab.launch import Finished
+from tests.shipped import programs, table
+from tests.shipped.programs import ALIKE, STEPS, Ended, Program
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read as read_catalog
+
+KNOWN, LEFT = programs.read()
+PROGRAM = Program("tiny", "owner/name", "0123456789abcdef", "train.py", ())
+
+
+def trained(norm: float = 1.0, weights: float = 2.0, output: str = "") -> Ended:
+    result = {"steps": STEPS, "losses": [], "norms": [norm] * STEPS, "sums": {"weight": weights}}
+    return Ended(0, result, output)
+
+
+def died(output: str) -> Ended:
+    return Ended(1, None, output)
+
+
+@pytest.mark.parametrize(
+    ("bare", "patched", "word"),
+    [
+        (trained(), trained(), "="),
+        (trained(), trained(norm=1 + 2 * ALIKE), "harmed"),
+        (trained(weights=2 - 5 * ALIKE), trained(), "mended"),
+        (died("RuntimeError: ready twice"), trained(), "mended"),
+        (died("RuntimeError: ready twice"), died("RuntimeError: ready twice"), "ends"),
+        (trained(weights=1), died("RuntimeError: ready twice"), "ends now"),
+    ],
+)
+def test_a_word_for_each(bare: Ended, patched: Ended, word: str) -> None:
+    assert table.line_of(PROGRAM, "ddp", trained(), bare, patched).word == word
+
+
+@pytest.mark.parametrize(
+    ("output", "said"),
+    [
+        ("Traceback\n[rank1]: torch.x.CheckpointError: other shapes\nlater", "CheckpointError: other shapes"),
+        ("FileNotFoundError: No such file: '/root/a/b/c.json'", "FileNotFoundError: No such file: 'c.json'"),
+        ("RuntimeError: Ready twice. One of these reasons: 1)", "RuntimeError: Ready twice"),
+        ("ValueError: " + "x" * 500, "ValueError: " + "x" * (table.LONGEST - len("ValueError: "))),
+        ("step 1", "waits for ever"),
+    ],
+)
+def test_how_a_run_ended_is_a_line_without_a_place(output: str, said: str) -> None:
+    assert table.ending(died(output)) == said
+
+
+def test_each_patch_that_warned_is_named_once() -> None:
+    printed = "vlmpatch [one]: a\nvlmpatch [two]: b\nvlmpatch [one]: c\n"
+    assert table.warned(trained(output=printed)) == ("one", "two")
+
+
+def test_what_is_on_file_is_of_programs_that_are_run() -> None:
+    lines = table.read()
+    assert lines
+    for line in lines:
+        program = KNOWN[line.program]
+        assert line.engine in program.engines
+        assert program.commit.startswith(line.commit)
+        assert line.stack == program.stack
+        assert line.word == ("mended" if line.engine in program.fails else "=")
+        assert line.word not in grid.HARM
+        assert set(line.warnings.split()) <= set(program.says)
+
+
+def test_every_warning_is_judged_in_both_languages() -> None:
+    ids = {id_ for program in KNOWN.values() for id_ in program.says}
+    for language in pages.LANGUAGES:
+        judged = programs.judged(language)
+        assert judged.keys() == ids
+        assert all(judged.values())
+    assert ids <= read_catalog(default_path()).entries.keys()
+    assert not ids & {"explicit-reentrant-warning", "checkpointing-kwargs-after-construction"}
+
+
+def test_a_program_is_told_what_it_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {"rows.yaml": "path: {made}/rows.json"}
+    program = Program(
+        "tiny", "owner/name", "c", "train.py", ("--data", "{files}/rows.yaml"), files=files, off=("--no",)
+    )
+    workshop = programs.Workshop(tmp_path)
+    monkeypatch.setattr(workshop, "unpacked", lambda program: tmp_path / "root")
+    plain, checkpointed = (
+        workshop.job((program, engine), tmp_path / "made", tmp_path / engine)
+        for engine in (programs.REFERENCE, "zero2")
+    )
+    assert "--no" in plain.words
+    assert "--no" not in checkpointed.words
+    assert checkpointed.words[checkpointed.words.index("--data") + 1] == str(tmp_path / "zero2" / "rows.yaml")
+    assert (tmp_path / "zero2" / "rows.yaml").read_text() == f"path: {tmp_path / 'made'}/rows.json"
+
+
+def test_jobs_are_told_of_as_they_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job((str(number),), limit=1) for number in range(3)]
+    told: list[Job] = []
+
+    def run(stack: Any, command: Any, *, meanwhile: Any, limit: float, **more: Any) -> Finished:
+        for number in range(3):
+            (tmp_path / str(number)).touch()
+            meanwhile()
+            meanwhile()
+            assert told == jobs[: number + 1]
+        return Finished((), 0, "CODES 0 0\nCODES 1 0\nCODES 0 0\n", 1.0, timed_out=False, left=0)
+
+    monkeypatch.setattr(launch, "run", run)
+    ended = forked.run(None, jobs, tmp_path, begun=told.append)  # type: ignore[arg-type]
+    assert [each.rc for each in ended.values()] == [0, 1, 0]
