@@ -1,6 +1,6 @@
 """docs/reference/field-reports.md: public threads, and what becomes of each.
 
-The data is ``data/field-reports.toml``.
+The data is ``data/field-reports.toml``; ``data/field-threads.txt`` lists the threads that were read.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from tests.lab import envs, pages
@@ -24,6 +24,7 @@ else:
     import tomli as tomllib
 
 DATA = ROOT / "data" / "field-reports.toml"
+THREADS = ROOT / "data" / "field-threads.txt"
 STATES = ("ended", "told", "upstream", "unclear", "other")
 SHOWN = {"transformers": "transformers", "deepspeed": "DeepSpeed", "trl": "TRL", "ms-swift": "ms-swift"}
 THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
@@ -86,6 +87,18 @@ WORDS: dict[str, dict[str, str]] = {
 def read() -> dict[str, Any]:
     """The data as it is written."""
     return tomllib.loads(DATA.read_text(encoding="utf-8"))
+
+
+def threads() -> list[str]:
+    """The addresses of the threads that were read."""
+    lines = THREADS.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def unanswered(data: Mapping[str, Any], wanted: Iterable[str]) -> list[str]:
+    """Those of ``wanted`` that ``data`` has no entry for."""
+    answered = {report["url"] for report in data["report"]}
+    return [url for url in wanted if url not in answered]
 
 
 def said(table: Table, key: str, language: str) -> str:

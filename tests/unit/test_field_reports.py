@@ -33,3 +33,14 @@ def test_whatever_is_not_ended_says_why(state: str, said: dict[str, str]) -> Non
     report = {"url": "x", "class": "a", "state": state, **said}
     found = field_reports.problems({"class": [{"id": "a"}], "report": [report]})
     assert found == [f"x: {state}, and nothing says why"]
+
+
+def test_every_thread_that_was_read_has_an_entry() -> None:
+    threads = field_reports.threads()
+    assert len(threads) > 200
+    assert len(threads) == len(set(threads))
+    assert field_reports.unanswered(DATA, threads) == []
+
+
+def test_a_thread_without_an_entry_is_found() -> None:
+    assert field_reports.unanswered({"report": [{"url": "a"}]}, ["a", "b"]) == ["b"]
