@@ -1,10 +1,11 @@
 """docs/reference/field-reports.md: public threads, and what becomes of each.
 
-The data is ``data/field-reports.toml``; ``data/field-threads.txt`` lists the threads that were read.
+The data is ``data/field-reports.toml``; ``data/field-threads.csv`` lists the threads that were read.
 """
 
 from __future__ import annotations
 
+import csv
 import re
 import sys
 from collections import Counter
@@ -24,7 +25,7 @@ else:
     import tomli as tomllib
 
 DATA = ROOT / "data" / "field-reports.toml"
-THREADS = ROOT / "data" / "field-threads.txt"
+THREADS = ROOT / "data" / "field-threads.csv"
 STATES = ("ended", "told", "upstream", "unclear", "other")
 SHOWN = {"transformers": "transformers", "deepspeed": "DeepSpeed", "trl": "TRL", "ms-swift": "ms-swift"}
 THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
@@ -91,8 +92,8 @@ def read() -> dict[str, Any]:
 
 def threads() -> list[str]:
     """The addresses of the threads that were read."""
-    lines = THREADS.read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
+    with THREADS.open(encoding="utf-8", newline="") as file:
+        return [line["url"] for line in csv.DictReader(file)]
 
 
 def unanswered(data: Mapping[str, Any], wanted: Iterable[str]) -> list[str]:
