@@ -10,8 +10,9 @@ so both are empty, and nothing is read. Up to 1.6 what is in the checkpoint said
 Since accelerate 1.7; 1.15 included.
 
 The change: where the optimizer is new, its state is made first, and of that is asked what the checkpoint
-has. A parameter that never had a gradient has no state there, and none afterwards. Where the checkpoint has
-none that fits at all, it is read as before, and a warning says so.
+has; weights, options and hooks notice nothing of that. A parameter that never had a gradient has no state
+there, and none afterwards. Where the checkpoint has none that fits at all, or where the optimizer takes no
+step without a closure, it is read as before, and a warning says so.
 
 Upstream: https://github.com/huggingface/accelerate/issues/3971, the same under FSDP2
 """
@@ -30,6 +31,7 @@ from .._shared.optimizer_shards import folder_of, saved_in, whole_in
 NAME, READ_BY_CHECKPOINT = "load_fsdp_optimizer", "load_sharded_optimizer_state_dict"
 PLUGIN, OPTIMIZER, MODEL = Argument(0, "fsdp_plugin"), Argument(2, "optimizer"), Argument(3, "model")
 FOLDER, NUMBER, SHARDS = Argument(4, "input_dir"), Argument(5, "optimizer_index"), Argument(7, "use_dcp")
+HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")  # of one optimizer
 State = dict[str, Any]
 
 
@@ -54,10 +56,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
         folder = folder_of(module, FOLDER.of(args, kwargs), NUMBER.of(args, kwargs, 0))
         if not (saved := saved_in(folder)):
             return original(*args, **kwargs)
-        from torch.distributed.checkpoint.state_dict import _init_optim_state
-
         bare = getattr(optimizer, "optimizer", optimizer)  # without accelerate's scaler
-        _init_optim_state(bare)
+        if not _begun(patch, bare):
+            patch.warn("asks for more", f"{type(bare).__name__} begins empty: no step without a closure")
+            return original(*args, **kwargs)
         asked = _asked(plugin, MODEL.of(args, kwargs), optimizer)
         known = whole_in(saved, asked["state"])
         if not known:
@@ -68,6 +70,36 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return original(*args, **kwargs)
 
     patch.wrap(module, NAME, load_fsdp_optimizer)
+
+
+def _begun(patch: Patch, optimizer: Any) -> bool:
+    """Make the state of a new optimizer by a step of zeros, as torch does, and leave all else as it is.
+
+    Returns:
+        Whether it took such a step: one that wants a closure takes none.
+    """
+    from torch.distributed.checkpoint.state_dict import _init_optim_state
+
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    weights = [param.detach().to("cpu", copy=True) for param in params]  # there may be no room on a GPU
+    gradients = [param.grad for param in params]
+    groups = [dict(group) for group in optimizer.param_groups]
+    hooks = [name for name in HOOKS if hasattr(optimizer, name)]
+    try:
+        with contextlib.ExitStack() as block:
+            for name in hooks:
+                block.enter_context(patch.swapped(optimizer, name, type(getattr(optimizer, name))()))
+            _init_optim_state(optimizer)
+    except Exception:
+        optimizer.state.clear()
+        return False
+    finally:
+        for param, weight, gradient in zip(params, weights, gradients, strict=True):
+            param.detach().copy_(weight)
+            param.grad = gradient
+        for group, before in zip(optimizer.param_groups, groups, strict=True):
+            group.update(before)
+    return True
 
 
 def _asked(plugin: Any, model: Any, optimizer: Any) -> State:

@@ -10,8 +10,8 @@ dimensions it multiplies, and adds the bias in place to what came out, which is 
 recompute takes what was kept for the product, and adds the bias to it again. torch looks for such a change by
 the version of a tensor; the reshape between the product and the bias has made another version of it.
 
-The change: while a selective checkpoint looks on, rows are put under one another, as torch's own ``linear``
-does. DeepSpeed then multiplies and adds in one operation, ``aten.addmm``.
+The change: while a selective checkpoint looks on, DeepSpeed multiplies only, and the bias is added into
+another tensor. The policy is asked about the same product, and numbers are those without it to the last bit.
 
 Left alone: everything outside a selective checkpoint; layers without a bias; what is being compiled.
 
@@ -48,7 +48,7 @@ def look(code: Code) -> str | None:
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Hand the function a matrix where what it puts out is kept for a recompute."""
+    """Add the bias to another tensor where the product is kept for a recompute."""
     import torch
     from torch.utils import checkpoint
 
@@ -57,13 +57,29 @@ def apply(patch: Patch, module: ModuleType) -> None:
     modes = tuple(getattr(checkpoint, name) for name in MODES if hasattr(checkpoint, name))
     tracing = compiling()
 
+    class Sum(torch.autograd.Function):  # type: ignore[misc]
+        """A product and a bias, rounded as DeepSpeed rounds them, and so their gradients."""
+
+        @staticmethod
+        def forward(product: Any, bias: Any) -> Any:
+            """``(..., features)`` and ``(features,)``; the type of the product."""
+            return (product + bias).to(product.dtype)
+
+        @staticmethod
+        def setup_context(context: Any, inputs: Any, output: Any) -> None:
+            """Nothing is kept."""
+
+        @staticmethod
+        def backward(context: Any, gradient: Any) -> Any:
+            """As of ``product + bias``."""
+            return gradient, gradient.sum(tuple(range(gradient.dim() - 1)))
+
     def kept() -> bool:
         return any(isinstance(at(place), modes) for place in range(depth()))
 
     def linear(original: Callable[..., Any], /, input: Any, weight: Any, bias: Any = None) -> Any:
         if bias is None or input.dim() == 2 or not depth() or tracing() or not kept():
             return original(input, weight, bias)
-        rows = original(input.reshape(-1, input.shape[-1]), weight, bias)
-        return rows.reshape(*input.shape[:-1], rows.shape[-1])
+        return Sum.apply(original(input, weight), bias)
 
     patch.wrap(module, NAME, linear)

@@ -20,7 +20,8 @@ its turn is what it was: DeepSpeed's error (F1).
 A parameter that no rank used has a zero for a gradient, since a flat partition holds nothing else, but one
 with a sign by which ``zero-step-without-gradient`` knows it and passes over it.
 
-Left alone: ZenFlow.
+Left alone: ZenFlow; where ``torch.autograd.grad`` or a ``loss.backward()`` reaches no parameter on a rank,
+which since 0.18.3 ends in DeepSpeed's error.
 
 Every release from 0.14.4 to 0.19.8. Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
 """
@@ -89,6 +90,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if _left_alone(self):
             return original(self, *args, **kwargs)
         order = order_of(self)
+        if _is_no_backward(self, order):
+            return original(self, *args, **kwargs)
         order.draining = True
         missing = unreached[self] = taken()
         try:
@@ -112,6 +115,20 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def _left_alone(optimizer: Any) -> bool:
     return bool(getattr(optimizer, "zenflow", False))
+
+
+def _is_no_backward(optimizer: Any, order: ReductionOrder) -> bool:
+    """Whether autograd went through an engine and reached none of its parameters, as ``autograd.grad`` does.
+
+    Since 0.18.3 a hook on what the engine returned begins and ends a backward then as well: zeros in that
+    would take the place of the gradients that a step is to have.
+    """
+    import torch
+
+    inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)() != -1
+    if not inside or order.due or order.waiting:
+        return False
+    return all(optimizer.get_gradient_for_reduction(param) is None for param, _ in order.members)
 
 
 def _order(optimizer: Any) -> ReductionOrder:

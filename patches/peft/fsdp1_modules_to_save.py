@@ -28,6 +28,7 @@ CLASS, SAVED, LOADED = "ModulesToSaveWrapper", "adapter_state_dict", "adapter_st
 ASKED = "self.modules_to_save[adapter_name].state_dict()"
 ADAPTER, STATE = Argument(0, "adapter_name"), Argument(1, "state_dict")
 INSIDE = "_fsdp_wrapped_module."  # what FSDP1 puts into names
+FLAT = "_flat_param"  # all parameters of a unit, which knows their names
 
 
 def look(code: Code) -> str | None:
@@ -77,6 +78,7 @@ def _names(unit: Any) -> Iterator[str]:
     """The names that ``unit.state_dict()`` would have."""
     for path, part in unit.named_modules():
         kept = [*part._parameters, *(part._buffers.keys() - part._non_persistent_buffers_set)]
-        for name in kept:
-            if getattr(part, name) is not None and not name.startswith("_flat_param"):
-                yield f"{path}.{name}".replace(INSIDE, "").removeprefix(".")
+        own = [name for name in kept if getattr(part, name) is not None and name != FLAT]
+        # Without ``use_orig_params`` a module inside has no parameters of its own.
+        for name in (*own, *getattr(getattr(part, FLAT, None), "_fqns", ())):
+            yield f"{path}.{name}".replace(INSIDE, "").removeprefix(".")

@@ -54,6 +54,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         module = MODULE.of(args, kwargs)
         if module is None or ORIGINAL.of(args, kwargs) or not _may_be_mixed(wrapper, module):
             return original(self, *args, **kwargs)
+        if isinstance(ignored := IGNORED.of(args, kwargs), Iterator):  # it can be asked once
+            args, kwargs = IGNORED.replaced(args, kwargs, [*ignored])
         if (policy := POLICY.of(args, kwargs)) is not None:
             args, kwargs = POLICY.replaced(args, kwargs, asked_once(policy))
         if _must(wrapper, module, args, kwargs):
