@@ -20,6 +20,19 @@ UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "This error indicates that your module has parameters that were not used in producing loss."
 )
+LEAF = "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place operation."
+HEAD = "size mismatch, got input (2), mat (2x4096), vec (65667072)"
+LIGER = 'File "/x/liger_kernel/ops/fused_linear_cross_entropy.py", line 59, in forward\n'
+ONE_ROW = (
+    "torch.utils.checkpoint.CheckpointError: torch.utils.checkpoint: Recomputed values for the following "
+    "tensors have different metadata than during the forward pass.\ntensor at position 30:\n"
+    "saved metadata: {'shape': torch.Size([412]), 'dtype': torch.int32}\n"
+    "recomputed metadata: {'shape': torch.Size([413]), 'dtype': torch.int32}"
+)
+ONE_ELEMENT = (
+    "RuntimeError: Error(s) in loading state_dict for Bart:\n\tsize mismatch for q.weight: copying a param "
+    "with shape torch.Size([1]) from checkpoint, the shape in current model is torch.Size([768, 768])."
+)
 ALLGATHER = (
     "  what():  [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=98947, "
     "OpType=_ALLGATHER_BASE, NumelIn=16384000, NumelOut=131072000, Timeout(ms)=1800000) ran for 1800437 "
@@ -47,6 +60,21 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
             '[rank5]:   File "/x/modeling_utils.py", line 2984, in initialize_weights',
             "F23",
         ),
+        ("RuntimeError: none of output has requires_grad=True, this checkpoint() is not necessary", "F5"),
+        (LIGER + "RuntimeError: " + HEAD, "F39"),
+        ("RuntimeError: " + HEAD, None),
+        (ONE_ROW, None),
+        ("Qwen3.5 MoE, its router\n" + ONE_ROW, "F45"),
+        (ONE_ELEMENT, None),
+        ("ZeRO-3\n" + ONE_ELEMENT, "F25"),
+        (
+            "to resume\nThere were missing keys in the checkpoint model loaded: ['model.visual.w'",
+            "F44",
+        ),
+        (LEAF, "F13"),
+        ("E[:, 0::2] = torch.FloatTensor(sines)\n" + LEAF, None),
+        ("LoraConfig(target_modules=['dense']), using accelerate\n" + UNUSED, "F19"),
+        ("train_dreambooth_lora_sdxl.py\n" + UNUSED, None),
         ("a crash in the trained save and evaluation, deepspeed_zero3\n" + ALLGATHER, "F12"),
         ("a crash after ten steps, deepspeed_zero3\n" + ALLGATHER, "F11"),
         ('File "/x/unsloth_compiled_cache/T.py", line 53, in wrapper\n' + TRACE + SECOND, "F37"),
