@@ -76,9 +76,10 @@ def run(proof: str) -> int:
 
 def build() -> int:
     """Build and check; the sums are those of the files in ``dist/``."""
+    date = built.epoch()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            sums = built.build(Path(folder), built.epoch())
+            sums = built.build(Path(folder), date)
             built.check(Path(folder))
         except built.Refused as error:
             print(error, file=sys.stderr)
@@ -86,7 +87,7 @@ def build() -> int:
         (ROOT / "dist").mkdir(exist_ok=True)
         for name in sums:
             (ROOT / "dist" / name).write_bytes(Path(folder, "1", name).read_bytes())
-    print(f"SOURCE_DATE_EPOCH={built.epoch()}")
+    print(f"SOURCE_DATE_EPOCH={date}")
     print(*(f"{sum_}  dist/{name}" for name, sum_ in sums.items()), sep="\n")
     return 0
 

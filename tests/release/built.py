@@ -29,10 +29,11 @@ def build(folder: Path, date: str, root: Path = ROOT) -> dict[str, str]:
     Raises:
         Refused: it is.
     """
-    sums = []
+    sums, origin = [], root
     for turn, (seed, zone, umask) in enumerate((("1", "UTC", 0o022), ("2", "Asia/Tokyo", 0o077)), 1):
         source = folder / f"build-{turn}"
-        git(root, "clone", "--quiet", "--no-hardlinks", str(root), str(source))
+        git(root, "clone", "--quiet", "--no-hardlinks", str(origin), str(source))
+        origin = source  # the same commit, whatever is committed meanwhile
         env = {**os.environ, "SOURCE_DATE_EPOCH": date, "PYTHONHASHSEED": seed, "TZ": zone}
         words = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / str(turn))]
         done = subprocess.run(words, cwd=source, env=env, capture_output=True, text=True, umask=umask)
