@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -100,6 +101,25 @@ def test_a_build_that_differs_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(subprocess, "run", fake)
     with pytest.raises(built.Refused, match=r"two builds of one commit differ: other\.whl"):
         built.build(tmp_path, "1700000000")
+
+
+def test_both_builds_are_of_one_commit(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = subprocess.run
+
+    def fake(words: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if words[0] == "git":
+            return run(words, **options)
+        folder, code = Path(words[-1]), Path(options["cwd"], "code.py").read_text()
+        folder.mkdir()
+        (folder / "x.whl").write_text(code)
+        (repository / "code.py").write_text(f"{folder.name}, after\n")  # a commit beside the build
+        commit(repository)
+        return subprocess.CompletedProcess(words, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", fake)
+    assert list(built.build(tmp_path, "1700000000", repository)) == ["x.whl"]
 
 
 @pytest.mark.slow
