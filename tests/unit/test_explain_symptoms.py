@@ -63,6 +63,7 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
         ("RuntimeError: none of output has requires_grad=True, this checkpoint() is not necessary", "F5"),
         (LIGER + "RuntimeError: " + HEAD, "F39"),
         ("RuntimeError: " + HEAD, None),
+        ("FSDP\nRuntimeError: setStorage: sizes [896] are out of bounds for storage of size 0", "F39"),
         (ONE_ROW, None),
         ("Qwen3.5 MoE, its router\n" + ONE_ROW, "F45"),
         (ONE_ELEMENT, None),
