@@ -43,11 +43,17 @@ CHECKPOINTING = (
     "kbit",
 )  # kbit: peft prepares the model
 VARIANTS = ("", "old_format", "old_flag", "override", "copied")
+# Whether the first and the second of two backwards are ``loss.backward()`` by themselves.
+PAST_THE_ENGINE = {
+    "past-the-engine": (True, True),
+    "first-past-the-engine": (True, False),
+}
 SCENARIOS = (
     *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "dummy-first"),
-    *("two-backwards", "overflow", "old_names", "past-the-engine", "first-past-the-engine"),
+    *("two-backwards", "overflow", "old_names", *PAST_THE_ENGINE),
 )
-BACKWARDS_APART = ("two-backwards", "first-past-the-engine")  # each forward has one of its own
+# Each forward has a backward of its own.
+BACKWARDS_APART = ("two-backwards", "first-past-the-engine")
 PLAIN_SCENARIOS = ("extra", "frozen", "projector", "overflow")  # those that change what is right
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 

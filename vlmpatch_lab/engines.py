@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from vlmpatch_lab.cell import Cell
+from vlmpatch_lab.cell import PAST_THE_ENGINE, Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
 from vlmpatch_lab.loading import forget
 from vlmpatch_lab.samples import Batch
@@ -293,9 +293,9 @@ class DeepSpeed:
         return loss
 
     def backward(self, loss: torch.Tensor) -> None:
+        past = PAST_THE_ENGINE.get(self.cell.scenario, (False, False))[self.backwards % 2]
         self.backwards += 1
-        past = {"past-the-engine": True, "first-past-the-engine": self.backwards % 2 == 1}
-        if past.get(self.cell.scenario, False):
+        if past:
             loss.backward()
         elif self.cell.scenario == "no_sync":
             # Within it the engine divides nothing. HF Trainer divides by itself, everywhere.

@@ -9,7 +9,8 @@ question whether there are any is put to ``averaged_gradients``, which is filled
 So each micro-batch begins the sums anew.
 
 What is done: where a window is open, the gradients of its partition are handed over added to what is
-there, in place, so that nothing more is held or computed than upstream means to.
+there, in place, so that nothing more is held or computed than upstream means to. A ``zero_grad`` of the
+engine or of its optimizer drops them: a script that calls it within a window is right without this.
 
 DeepSpeed 0.17.6 to 0.18.2. Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7509 brought it,
 https://github.com/deepspeedai/DeepSpeed/pull/7665 ended it.
@@ -20,18 +21,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-OPTIMIZER = "DeepSpeedZeroOptimizer"
+ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 GATHER = "get_all_grad_tensors"
 ASKS = "self.averaged_gradients[i] is None"
+EPILOGUE = "independent_gradient_partition_epilogue"
 KEEPS = "self.all_grad_tensors[i] = self.get_all_grad_tensors(self.params_in_partition[i],"
+
+_ending: WeakSet[Any] = WeakSet()  # optimizers at the end of a backward
 
 
 def look(code: Code) -> str | None:
     """The epilogue must ask one dictionary and keep its sums in the other."""
-    epilogue = code.function(f"{OPTIMIZER}.independent_gradient_partition_epilogue")
+    if code.module.endswith("engine"):
+        if code.function(f"{ENGINE}.zero_grad") is None:
+            raise Unrecognised(f"{code.path} has no {ENGINE}.zero_grad")
+        return None
+    epilogue = code.function(f"{OPTIMIZER}.{EPILOGUE}")
     if epilogue is None:
         raise Unrecognised(f"{code.path} has no independent_gradient_partition_epilogue")
     if code.function(f"{OPTIMIZER}.{GATHER}") is None:
@@ -45,6 +54,9 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Hand over the gradients of a micro-batch added to those of the ones before it."""
+    if module.__name__.endswith("engine"):
+        patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
+        return
 
     def gather(
         original: Callable[..., Any], self: Any, /, tensor_list: list[Any], *args: Any, **kwargs: Any
@@ -61,3 +73,32 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return so_far
 
     patch.wrap(module.DeepSpeedZeroOptimizer, GATHER, gather)
+    patch.wrap(module.DeepSpeedZeroOptimizer, EPILOGUE, epilogue)
+    patch.wrap(module.DeepSpeedZeroOptimizer, "zero_grad", zero_grad)
+
+
+def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the end of a backward, which calls ``zero_grad`` as well."""
+    _ending.add(self)
+    try:
+        return original(self, *args, **kwargs)
+    finally:
+        _ending.discard(self)
+
+
+def zero_grad(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the optimizer's, which a step calls too, when the window is over."""
+    if self not in _ending:
+        _drop(self)
+    return original(self, *args, **kwargs)
+
+
+def zero_grad_of_engine(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the engine's, which does not call the optimizer's."""
+    if type(self.optimizer).__name__ == OPTIMIZER:
+        _drop(self.optimizer)
+    return original(self, *args, **kwargs)
+
+
+def _drop(optimizer: Any) -> None:
+    optimizer.all_grad_tensors.update(dict.fromkeys(optimizer.all_grad_tensors))

@@ -3,7 +3,8 @@
 What the user sees: nothing. A trainable parameter that gets no gradient in a step (every rank's batch is
 text only, an expert nobody chose, a head used now and then), or none in the first micro-batch of a window:
 after two or three steps parameters are 70 to 110 % off plain data parallel. With
-``offload_optimizer`` also a parameter that gets none in the last micro-batch of a window.
+``offload_optimizer`` also a parameter that gets none in the last micro-batch of a window. A batch that was
+dropped with ``zero_grad``, because its loss was NaN, reaches what the next one does not use in the same way.
 
 Why: the first micro-batch of a window copies a gradient into its partition, all later ones add to it,
 and partitions are never cleared. What got nothing keeps the last step's, which is then applied again.
@@ -87,7 +88,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             patch.hook(leaf.register_full_backward_hook, _filling(params))
         return original(self, *args, **kwargs)
 
-    def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def begins_anew(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         reached.pop(self, None)
         return original(self, *args, **kwargs)
 
@@ -95,7 +96,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(optimizer, EPILOGUE, epilogue)
     if hasattr(optimizer, HOOKS):
         patch.wrap(optimizer, HOOKS, put_hooks)
-    patch.wrap(optimizer, "step", step)
+    patch.wrap(optimizer, "step", begins_anew)
+    patch.wrap(optimizer, "zero_grad", begins_anew)
 
 
 def _leaves(optimizer: Any) -> dict[Any, list[Any]]:

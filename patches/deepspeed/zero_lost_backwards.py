@@ -19,13 +19,17 @@ ranks agree on that, by one all-reduce of one number. Under a loss scaler, where
 several backwards, gradients that overflowed are added: the step is to see them. Offloaded, the window's sums
 on the CPU begin anew, and norms are those of the sum. Where a step follows each backward there is nothing to
 add. A release that adds backwards up by itself, or keeps a window's sums on the CPU until a step (0.19), does
-so after a ``zero_grad`` too: there the sums of a window that had ended are dropped before the next backward,
-whose step would otherwise take the batch that the script threw away.
+so after a ``zero_grad`` too, and what is offloaded keeps the gradient of a parameter that the next backward
+does not use: there the sums of a window that had ended are dropped before the next backward, whose step would
+otherwise take the batch that the script threw away.
 
-Left alone: ZenFlow; ``loss.backward()`` without the engine, which counts where an ``engine.backward`` follows
-it; offloaded partitions that DeepSpeed 0.19 sums up
-in float32 by itself; a ``zero_grad`` before the end of a window, which scripts call for every micro-batch and
-no release heeds.
+A ``loss.backward()`` without the engine, which 0.18.3 made equal to the engine's own, counts in the same way,
+before or after an ``engine.backward`` or another of its kind, where the release says when a backward is over.
+
+Left alone: ZenFlow; offloaded, a ``loss.backward()`` without the engine, and partitions that DeepSpeed 0.19
+sums up in float32 by itself; a ``loss.backward()`` with another backward between its forward and itself,
+which DeepSpeed brings to no end; a ``zero_grad`` before the end of a window, which scripts call for every
+micro-batch and no release heeds.
 
 Seen in DeepSpeed 0.18.2 (the error) and 0.19.8; offloaded in 0.14.5, 0.18.2 and 0.19.8; sums that outlive a
 ``zero_grad`` in 0.14.5 and 0.15.4, offloaded in 0.19.8. Its own remedy is
@@ -35,7 +39,7 @@ https://github.com/allenai/open-instruct/pull/1498; offloaded: https://github.co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -46,16 +50,18 @@ from .._shared.distributed import largest
 
 ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 EPILOGUE = "independent_gradient_partition_epilogue"
+PROLOGUE_OF_ENGINE, EPILOGUE_OF_ENGINE = "_backward_prologue", "_backward_epilogue"  # since 0.18.3
+DEPTH = "_backward_active_depth"
 LOSS = Argument(0, "loss")
 FORGETS = "self.all_grad_tensors[i] = None"
-OFFLOAD = "copy_grads_in_partition"
-KEEPS = "if self.micro_step_id > 0 or not self.is_gradient_accumulation_boundary():"
 
 _adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
-_keeping: WeakSet[type] = WeakSet()  # that keep a window's sums on the CPU until a step
 _dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
 _running: WeakSet[Any] = WeakSet()  # in the middle of one
 _ended: WeakSet[Any] = WeakSet()  # offloaded, and at the end of a window
+# What backwards before one without the engine left for the step, by group, until they are known to count.
+_before: WeakKeyDictionary[Any, dict[int, list[Any]]] = WeakKeyDictionary()
+_counted: WeakSet[Any] = WeakSet()  # of ``_before``: they do
 
 
 class Last(NamedTuple):
@@ -87,15 +93,15 @@ def apply(patch: Patch, module: ModuleType) -> None:
     if module.__name__.endswith("engine"):
         patch.wrap(module.DeepSpeedEngine, "backward", backward)
         patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
+        if hasattr(module.DeepSpeedEngine, EPILOGUE_OF_ENGINE):
+            patch.wrap(module.DeepSpeedEngine, PROLOGUE_OF_ENGINE, prologue)
+            patch.wrap(module.DeepSpeedEngine, EPILOGUE_OF_ENGINE, epilogue)
         return
     patch.wrap(module.DeepSpeedZeroOptimizer, "zero_grad", zero_grad)
     patch.wrap(module.DeepSpeedZeroOptimizer, "step", step)
-    epilogue = of_module(module).function(f"{OPTIMIZER}.{EPILOGUE}")
-    if epilogue is not None and FORGETS not in epilogue:
+    handed_over = of_module(module).function(f"{OPTIMIZER}.{EPILOGUE}")
+    if handed_over is not None and FORGETS not in handed_over:
         _adding.add(module.DeepSpeedZeroOptimizer)
-    offload = of_module(module).function(f"{OPTIMIZER}.{OFFLOAD}")
-    if offload is not None and KEEPS in offload:
-        _keeping.add(module.DeepSpeedZeroOptimizer)
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -103,12 +109,12 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
     optimizer = self.optimizer
     if not _keeps_sums(optimizer):
         return original(self, *args, **kwargs)
-    if not _adds(optimizer) and _is_no_number(self, optimizer):
+    if not _adds(optimizer) and _is_no_number(self, optimizer, optimizer.averaged_gradients):
         _dropped.add(optimizer)
     if optimizer in _dropped:
         _ended.discard(optimizer)
-        if optimizer.cpu_offload and type(optimizer) in _keeping and _had_ended(self, optimizer):
-            _forget_window(optimizer)
+        if optimizer.cpu_offload and _had_ended(self, optimizer):
+            _blank(optimizer)
     earlier = {} if optimizer.cpu_offload else _earlier(self, optimizer)
     offloaded = _offloaded(optimizer) if optimizer in _ended else []
     _running.add(optimizer)
@@ -131,6 +137,57 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
     return result
 
 
+def prologue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around what begins a backward, once for each forward that it goes through."""
+    optimizer = self.optimizer
+    if _goes_past(optimizer) and not getattr(optimizer, DEPTH):
+        _counted.discard(optimizer)
+        _before[optimizer] = _left(optimizer)
+        _dropped.discard(optimizer)
+        ends = bool(self.is_gradient_accumulation_boundary())
+        _last[optimizer] = _next(_last.get(optimizer), self.global_steps, None, ends)
+    return original(self, *args, **kwargs)
+
+
+def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around what ends one, or each phase of one where a reentrant checkpoint recomputes."""
+    optimizer = self.optimizer
+    asked = _goes_past(optimizer) and bool(_before.get(optimizer))
+    if asked and optimizer not in _counted:
+        if _is_no_number(self, optimizer, _before[optimizer]):
+            _before.pop(optimizer)
+        else:
+            _counted.add(optimizer)
+    result = original(self, *args, **kwargs)
+    if asked:
+        _add_before(optimizer, _before.get(optimizer, {}))
+    return result
+
+
+def _goes_past(optimizer: Any) -> bool:
+    """Whether what begins or ends now is no ``engine.backward``, of a release that tells when it is over."""
+    if optimizer in _running or not _keeps_sums(optimizer) or not hasattr(optimizer, DEPTH):
+        return False
+    return not (optimizer.cpu_offload or _adds(optimizer))
+
+
+def _left(optimizer: Any) -> dict[int, list[Any]]:
+    """What backwards before this one left for the step; it stays there: this one may not reach its end."""
+    found = {group: grads for group, grads in optimizer.averaged_gradients.items() if grads is not None}
+    if found:
+        _forget_own(optimizer)
+    return {} if optimizer in _dropped else found
+
+
+def _add_before(optimizer: Any, before: dict[int, list[Any]]) -> None:
+    for group, gradients in before.items():
+        now = optimizer.averaged_gradients.get(group)
+        if now is not None and now is not gradients:
+            # Not in place: the next phase of this backward may still add to what is there.
+            sums = [total + earlier for total, earlier in zip(now, gradients, strict=True)]
+            optimizer.averaged_gradients[group] = sums
+
+
 def _next(last: Last | None, steps: int, loss: Any, ends: bool) -> Last:
     value = getattr(loss, "data", None)
     if last is not None and last.steps == steps:
@@ -142,10 +199,16 @@ def _keeps_sums(optimizer: Any) -> bool:
     return type(optimizer).__name__ == OPTIMIZER and not getattr(optimizer, "zenflow", False)
 
 
-def _is_no_number(engine: Any, optimizer: Any) -> bool:
-    """Whether what the backward before this one left, without a step since, is no number on some rank."""
+def _is_no_number(engine: Any, optimizer: Any, found: Mapping[int, Any]) -> bool:
+    """Whether what the backward before this one left, without a step since, is no number on some rank.
+
+    Args:
+        engine: of the optimizer.
+        optimizer: whose backward it is.
+        found: the gradients that were left, by group.
+    """
     last = _last.get(optimizer)
-    left = [each for grads in optimizer.averaged_gradients.values() for each in grads or ()]
+    left = [each for grads in found.values() for each in grads or ()]
     if last is None or last.steps != engine.global_steps or not (left or optimizer in _ended):
         return False
     if optimizer in _ended:
@@ -176,12 +239,18 @@ def _earlier(engine: Any, optimizer: Any) -> dict[int, list[Any]]:
         return {}
     found = {group: grads for group, grads in optimizer.averaged_gradients.items() if grads is not None}
     optimizer.averaged_gradients.update(dict.fromkeys(found))
-    if found and getattr(optimizer, "use_grad_accum_attribute", False):
-        # They are in the sums, and the next reduction would take them for this rank's own.
-        for params in optimizer.bit16_groups:
-            for param in params:
-                param.grad_accum = None
+    if found:
+        _forget_own(optimizer)
     return {} if optimizer in _dropped else found
+
+
+def _forget_own(optimizer: Any) -> None:
+    """They are in the sums, and the next reduction would take them for this rank's own."""
+    if not getattr(optimizer, "use_grad_accum_attribute", False):
+        return
+    for params in optimizer.bit16_groups:
+        for param in params:
+            param.grad_accum = None
 
 
 def _had_ended(engine: Any, optimizer: Any) -> bool:
@@ -201,21 +270,23 @@ def _put_back(optimizer: Any, earlier: dict[int, list[Any]]) -> None:
 def _offloaded(optimizer: Any) -> list[tuple[Any, Any]]:
     """Take the same from the CPU: the gradient of each partition, and what stood in it."""
     _copied()
-    sums_itself = getattr(optimizer, "_use_compact_grad_partition_buffer", lambda group: False)
-    partitions = enumerate(optimizer.single_partition_of_fp32_groups)
-    gradients = [part.grad for group, part in partitions if part.grad is not None and not sums_itself(group)]
-    found = [(gradient, gradient.clone()) for gradient in gradients]
-    for gradient, _ in found:
-        gradient.zero_()
-    _forget_window(optimizer)
+    found = [(gradient, gradient.clone()) for gradient in _on_cpu(optimizer)]
+    _blank(optimizer)
     return found
 
 
-def _forget_window(optimizer: Any) -> None:
-    """Begin the sums on the CPU anew."""
+def _on_cpu(optimizer: Any) -> list[Any]:
+    """The gradient of each offloaded partition that DeepSpeed does not sum up by itself."""
+    sums_itself = getattr(optimizer, "_use_compact_grad_partition_buffer", lambda group: False)
+    partitions = enumerate(optimizer.single_partition_of_fp32_groups)
+    return [part.grad for group, part in partitions if part.grad is not None and not sums_itself(group)]
+
+
+def _blank(optimizer: Any) -> None:
+    """Begin the gradients on the CPU and the window's sums there anew, as if no parameter had any."""
     _copied()
-    for window in optimizer.accumulated_grads_in_cpu.values():
-        window.zero_()
+    for tensor in (*_on_cpu(optimizer), *optimizer.accumulated_grads_in_cpu.values()):
+        tensor.fill_(-0.0)  # it stands for none until something is added to it, and changes nothing of that
 
 
 def _add_offloaded(optimizer: Any, earlier: list[tuple[Any, Any]]) -> None:
@@ -238,9 +309,10 @@ def _copied() -> None:
 
 
 def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Around the optimizer's, which a script may call itself: what it leaves on the CPU has had its step."""
+    """Around the optimizer's, which a script may call itself: what was left has had its step."""
     result = original(self, *args, **kwargs)
     _ended.discard(self)
+    _before.pop(self, None)
     return result
 
 
@@ -260,6 +332,7 @@ def zero_grad_of_engine(original: Callable[..., Any], self: Any, /, *args: Any, 
 
 def _drop(optimizer: Any) -> None:
     """Note that a script dropped what is there; after a step, which calls zero_grad as well, nothing is."""
+    _before.pop(optimizer, None)
     sums = optimizer.averaged_gradients.values()
     if optimizer in _ended or any(gradients is not None for gradients in sums):
         _dropped.add(optimizer)

@@ -59,7 +59,7 @@ CASES = {
     "F18": Case(zero(2, "images", 2), "wrong", ((TF523, "right"),)),
     # DeepSpeed 0.18.2 knows no backward but its engine's.
     "F18, past the engine": Case(zero(2, "images", 2, scenario=PAST), "wrong", stacks=(TF523,)),
-    "F18, two backwards, the first past the engine": Case(
+    "F18, the first of two past the engine": Case(
         zero(1, "images", forwards=2, scenario=f"first-{PAST}"), "wrong", stacks=(TF523,)
     ),
     "F18, two backwards, offload": Case(zero(2, "images", zero=OFFLOAD, **TWICE), "wrong"),

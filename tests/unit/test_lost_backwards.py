@@ -43,8 +43,8 @@ def skipped(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     """Losses that are to be taken for no numbers."""
     losses: set[int] = set()
 
-    def is_no_number(engine: Any, optimizer: Any) -> bool:
-        left = optimizer.averaged_gradients.get(0)
+    def is_no_number(engine: Any, optimizer: Any, found: Any) -> bool:
+        left = found.get(0)
         return bool(left) and left[0].value in losses
 
     monkeypatch.setattr(patch, "_is_no_number", is_no_number)
@@ -162,13 +162,15 @@ def test_other_optimizers_are_left_alone() -> None:
 def test_offloaded_sums_are_added_until_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is added in a window that follows a step, whichever of its micro-batches it is."""
     added: list[int] = []
+    monkeypatch.setattr(patch, "_blank", lambda optimizer: None)
     monkeypatch.setattr(patch, "_offloaded", lambda optimizer: [7])
     monkeypatch.setattr(patch, "_add_offloaded", lambda optimizer, earlier: added.extend(earlier))
     optimizer = DeepSpeedZeroOptimizer()
     optimizer.cpu_offload = True
     engine = Engine(optimizer)
     after(engine, 1)
-    patch.zero_grad(lambda self: None, optimizer)  # as a step does
+    patch.step(lambda self: None, optimizer)
+    patch.zero_grad(lambda self: None, optimizer)  # as the engine does after it
     engine.ends = False
     after(engine, 2, 2)
     engine.ends = True
@@ -178,29 +180,98 @@ def test_offloaded_sums_are_added_until_a_step(monkeypatch: pytest.MonkeyPatch) 
     assert added == [7]
 
 
-class Window:
-    """What an offloaded parameter has summed up on the CPU."""
+class Cpu:
+    """A tensor that an offloaded optimizer keeps on the CPU."""
 
-    value = 1
+    value: float = 1
 
-    def zero_(self) -> None:
-        self.value = 0
+    def fill_(self, value: float) -> None:
+        self.value = value
+
+
+class Partition:
+    def __init__(self) -> None:
+        self.grad = Cpu()
 
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_an_offloaded_window_that_ended_is_forgotten_after_a_zero_grad(
     ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patch, "_keeping", {DeepSpeedZeroOptimizer})
     monkeypatch.setattr(patch, "_copied", lambda: None)
     optimizer: Any = DeepSpeedZeroOptimizer()
-    optimizer.cpu_offload, optimizer.accumulated_grads_in_cpu = True, {0: Window()}
+    optimizer.cpu_offload, optimizer.accumulated_grads_in_cpu = True, {0: Cpu()}
+    optimizer.single_partition_of_fp32_groups = [Partition()]
     engine = Engine(optimizer)
     engine.ends = ends
     after(engine, 1)
     patch.zero_grad(lambda self: None, optimizer)
     after(engine, 2)
-    assert optimizer.accumulated_grads_in_cpu[0].value == (not ends)
+    kept = [optimizer.accumulated_grads_in_cpu[0], optimizer.single_partition_of_fp32_groups[0].grad]
+    assert [tensor.value for tensor in kept] == ([0, 0] if ends else [1, 1])
+
+
+class Past(DeepSpeedZeroOptimizer):
+    """Of a release that tells how deep in a backward it is."""
+
+    _backward_active_depth = 0
+
+
+Past.__name__ = DeepSpeedZeroOptimizer.__name__
+
+
+class Added:
+    """A tensor whose sums are new ones."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def __add__(self, other: Added) -> Added:
+        return Added(self.value + other.value)
+
+
+def past(engine: Engine, *phases: int) -> int:
+    """A ``loss.backward()`` of so many phases, as reentrant checkpoints make them, each with all so far."""
+    patch.prologue(lambda self: None, engine)
+    for so_far in phases:
+
+        def ends(self: Engine, so_far: int = so_far) -> None:
+            self.optimizer.averaged_gradients[0] = [Added(so_far)]
+
+        patch.epilogue(ends, engine)
+    return int(engine.optimizer.averaged_gradients[0][0].value)
+
+
+def test_backwards_without_the_engine_are_added() -> None:
+    engine = Engine(Past())
+    assert past(engine, 1) == 1
+    assert past(engine, 2) == 3
+    patch.zero_grad(lambda self: None, engine.optimizer)
+    assert past(engine, 4) == 4
+
+
+def test_a_phase_of_a_backward_is_not_added_to_the_next() -> None:
+    engine = Engine(Past())
+    past(engine, 1)
+    assert past(engine, 2, 6) == 7
+
+
+def test_a_backward_that_reaches_no_end_takes_nothing_away() -> None:
+    """As ``torch.autograd.grad`` does, between a backward and its step."""
+    engine = Engine(Past())
+    past(engine, 1)
+    patch.prologue(lambda self: None, engine)
+    assert engine.optimizer.averaged_gradients[0][0].value == 1
+    patch.step(lambda self: None, engine.optimizer)
+    engine.optimizer.averaged_gradients[0] = None
+    assert past(engine, 2) == 2
+
+
+def test_without_the_engine_what_is_no_number_is_not_added(skipped: set[int]) -> None:
+    skipped.add(1)
+    engine = Engine(Past())
+    past(engine, 1)
+    assert past(engine, 2) == 2
 
 
 def test_a_step_of_several_is_known_from_the_one_before() -> None:

@@ -79,7 +79,9 @@ def _concerns(entry: Entry, launches: Sequence[LaunchConfig], models: Sequence[s
     own = [target.rpartition("modeling_")[2] for target in entry.targets if target.startswith(_OWN_CODE)]
     if own:
         return any(name[:7] in model.lower() for name in own for model in models)
-    return not launches or any(_runs(target, launch) for target in entry.targets for launch in launches)
+    # Beside a stage's own module, DeepSpeed's engine, which every stage imports, says nothing.
+    telling = [target for target in entry.targets if target in _STAGES] or entry.targets
+    return not launches or any(_runs(target, launch) for target in telling for launch in launches)
 
 
 def _runs(target: str, launch: LaunchConfig) -> bool:
