@@ -118,9 +118,14 @@ def _nothing() -> Any:
 
 
 def _plain(model: Any, vision: Any) -> Inputs:
-    """CLIP, SigLIP and their kin: ``(1, channels, height, width)``, of the size the tower was built for."""
+    """CLIP, SigLIP and their kin: ``(1, channels, height, width)``, of the size the tower was built for.
+
+    Gemma 3n's tower is timm's, which says it and the configuration does not.
+    """
     import torch
 
+    if not hasattr(vision, "image_size"):
+        return {"pixel_values": torch.ones(1, *model.vision_tower.timm_model.pretrained_cfg["input_size"])}
     return {"pixel_values": torch.ones(1, _channels(vision), *_size(vision))}
 
 
