@@ -13,7 +13,8 @@ embeddings are still without in 5.23.
 The change: when a model is switched to reentrant checkpointing, each of its innermost pretrained
 models (a vision tower, a language model) that has trainable weights gets a forward pre-hook which
 lets its first floating-point input require grad. One Python call per tower and forward, none per
-layer, and none at all unless the user insists on reentrant.
+layer, and none at all unless the user insists on reentrant. Towers for sounds that do so themselves
+(Wav2Vec2 and related ones) are left alone: they want a leaf.
 
 Upstream: https://github.com/huggingface/transformers/pull/34724 (towers checkpointed),
 https://github.com/huggingface/peft/issues/2880, https://github.com/huggingface/transformers/pull/41993
@@ -30,6 +31,7 @@ from vlmpatch.api import Code, Patch
 from .._shared.checkpoint_kwargs import look_at_sink, on_reentrant
 
 _INPUTS = ("hidden_states", "pixel_values", "inputs_embeds")
+_OWN = "_requires_grad"  # by which a feature encoder says that it lets its input require grad
 
 
 def look(code: Code) -> str | None:
@@ -55,6 +57,8 @@ def require_input_grad(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     if not (torch.is_grad_enabled() and module.training):
         return None
     if not any(parameter.requires_grad for parameter in module.parameters()):
+        return None
+    if any(getattr(part, _OWN, False) is True for part in module.modules()):
         return None
     inputs = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
     if any(value.requires_grad for value in inputs):
