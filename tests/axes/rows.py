@@ -115,7 +115,7 @@ ROWS = {
         parallel="autotp",
         together=2,
         text=True,
-        engines=("zero1", "zero2"),
+        engines=ZERO,
         cell={"config": {"tensor_parallel": {"autotp_size": 2}}},
     ),
     "expert-parallel": Row(

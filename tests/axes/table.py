@@ -29,8 +29,9 @@ from vlmpatch_lab.cell import Cell
 
 STORE = pages.ROOT / "data" / "axes.csv"
 BEGIN, DECIDED = "<!-- written by tests.axes -->", "<!-- decisions of tests.axes -->"
+EMPTY = "<!-- empty cells of tests.axes -->"
 WHAT = ("stack", "row")
-PATCHES = "patches"  # which digest stands beside the words: of all patches in reach of the stack
+PATCHES = "patches"  # a digest beside the words of a whole row: of all patches in reach of the stack
 GRID = grid.Grid(STORE, WHAT, (*ENGINES, PATCHES), "python -m tests.axes STACK")
 AT_ONCE = 16  # rows of which a stack is imported once
 LOW = 0.3  # relative, of 16 bits against float32
@@ -90,8 +91,10 @@ def perform(stack: str, rows: Sequence[str], engines: Sequence[str]) -> list[Ran
     with envs.locked(envs.cache_root() / "axes.lock"):
         found = GRID.read()
         for cell, bare, patched in ran:
-            words = found.setdefault((stack, cell.trainer), {})
-            words |= {cell.engine: word(cell, bare, patched), PATCHES: revision(stack)}
+            found.setdefault((stack, cell.trainer), {})[cell.engine] = word(cell, bare, patched)
+        for row in {cell.trainer for cell, _, _ in ran}:
+            if set(ROWS[row].engines) <= set(engines):
+                found[stack, row][PATCHES] = revision(stack)
         GRID.save(found)
     return ran
 
@@ -113,8 +116,11 @@ def shown(found: grid.Found) -> str:
 
 def filled(language: str) -> str:
     """The page as the record has it."""
-    text = pages.filled(page(language).read_text("utf-8"), BEGIN, shown(GRID.read()))
-    return pages.filled(text, DECIDED, decisions.shown(language))
+    found = GRID.read()
+    text = pages.filled(page(language).read_text("utf-8"), BEGIN, shown(found))
+    reasons = decisions.shown(decisions.red(), language, decisions.owed(found))
+    text = pages.filled(text, DECIDED, reasons)
+    return pages.filled(text, EMPTY, decisions.shown_empty(found, language))
 
 
 def main() -> int:
@@ -126,8 +132,8 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="run what is on file, too")
     asked = parser.parse_args()
     found, now = GRID.read(), revision(asked.stack)
-    known = {row for (stack, row), words in found.items() if stack == asked.stack and words[PATCHES] == now}
-    rows = [row for row in asked.rows.split(",") if asked.again or row not in known]
+    known = {what for what, words in found.items() if words.get(PATCHES) == now}
+    rows = [row for row in asked.rows.split(",") if asked.again or (asked.stack, row) not in known]
     performed = functools.partial(perform, asked.stack, engines=asked.engines.split(","))
     with ThreadPoolExecutor(asked.lanes) as lanes:
         ran = itertools.chain.from_iterable(lanes.map(performed, chunks(rows)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +12,7 @@ import pytest
 
 from tests.axes import decisions, table
 from tests.axes.rows import ENGINES, GROUPS, ROWS, cell_of
-from tests.lab import grid
+from tests.lab import envs, grid, pages
 
 CELLS = [cell_of(name, engine) for name, row in ROWS.items() for engine in row.engines]
 FOUND = table.GRID.read()
@@ -71,8 +73,63 @@ def test_what_is_on_file_is_a_row() -> None:
 
 
 def test_every_cell_that_is_not_right_is_spoken_for() -> None:
-    said = {cell for decision in decisions.read() for cell in decision.cells}
-    assert said == decisions.owed(FOUND, ENGINES)
+    owed = decisions.owed(FOUND).keys()
+    said = [decision.cells & owed for decision in decisions.red()]
+    assert all(said)
+    assert set().union(*said) == owed
+    assert sum(map(len, said)) == len(owed)
+
+
+def test_every_cell_that_is_not_right_has_its_failure() -> None:
+    known = {path.stem for path in (pages.ROOT / "failures").glob("F*.toml")}
+    for decision in decisions.red():
+        for text in (decision.en, decision.zh):
+            numbers = re.findall(r"\[F(\d+)\]\(failures\.md#f\1\)", text)
+            assert numbers, decision.rows
+            assert {f"F{int(number):02d}" for number in numbers} <= known
+
+
+def test_what_is_said_of_empty_cells_is_said_of_none_that_was_run() -> None:
+    run = {(stack, row, engine) for (stack, row), told in FOUND.items() for engine in told}
+    for decision in decisions.absent():
+        assert not decision.cells & run, decision.rows
+
+
+def test_an_empty_cell_that_has_no_reason_was_not_run_yet() -> None:
+    cells = decisions.not_yet({})
+    assert ("tf445-ds0154", "lora", "ddp") in cells
+    assert ("tf445-ds0154", "join", "zero1") not in cells
+    every = [(stack, row) for stack in decisions.STACKS for row in ROWS]
+    found: grid.Found = {what: dict.fromkeys(ENGINES, "=") for what in every}
+    assert "not run yet" not in decisions.shown_empty(found, "en")
+    del found["tf445-ds0154", "lora"]["fsdp2"]
+    assert decisions.shown_empty(found, "en").endswith("- `lora` (fsdp2; tf445-ds0154): not run yet.")
+
+
+def test_a_decision_stands_behind_its_cells_and_their_words() -> None:
+    decision = decisions.Decision(("freeze", "toggle"), ("ddp",), "it waits.", "等待。")
+    words = {("b", "freeze", "ddp"): "ends", ("a", "toggle", "ddp"): "ends", ("a", "join", "ddp"): "wrong"}
+    everywhere = dataclasses.replace(decision, stacks=("a", "b"))
+    assert decisions.shown([everywhere], "en", words) == "- `freeze`, `toggle` (ddp; `ends`: a, b): it waits."
+    assert decisions.shown([decision], "zh", {}) == "- `freeze`, `toggle` (ddp): 等待。"
+    one = dataclasses.replace(decision, engines=ENGINES, stacks=("a",))
+    assert decisions.shown([one], "en", {}) == "- `freeze`, `toggle` (a): it waits."
+
+
+def test_a_row_that_was_run_in_part_keeps_the_digest_that_it_had(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(table, "GRID", dataclasses.replace(table.GRID, path=tmp_path / "axes.csv"))
+    monkeypatch.setattr(envs, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(table, "revision", lambda stack: "now")
+    monkeypatch.setattr(
+        table, "run", lambda stack, wanted, out: [(cell, ended(), ended()) for cell in wanted]
+    )
+    table.GRID.save({("stack", "bf16"): {"zero1": "=", table.PATCHES: "before"}})
+    table.perform("stack", ["bf16"], ["zero2"])
+    assert table.GRID.read() == {("stack", "bf16"): {"zero1": "=", "zero2": "=", table.PATCHES: "before"}}
+    table.perform("stack", ["bf16"], ["zero1", "zero2", "zero3"])
+    assert table.GRID.read()["stack", "bf16"][table.PATCHES] == "now"
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
