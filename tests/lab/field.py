@@ -111,6 +111,24 @@ def forward_between(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def adapter_of_units(cell: Cell, folder: Path) -> Gradients:
+    """The adapter as PEFT saves it is the one that the model had before it was wrapped."""
+    peft, fsdp = importlib.import_module("peft"), importlib.import_module("torch.distributed.fsdp")
+    model = loading.prepare(cell, folder)
+    right = {name: value.clone() for name, value in peft.get_peft_model_state_dict(model).items()}
+    engine: Any = engines.ENGINES[cell.engine](cell, model)
+    (batch,) = samples.make_batches(cell, folder, dist.get_rank())
+    engine.backward(engine.forward(batch))
+    whole = fsdp.FullStateDictConfig(rank0_only=False, offload_to_cpu=False)
+    kind = fsdp.StateDictType.FULL_STATE_DICT
+    with fsdp.FullyShardedDataParallel.state_dict_type(engine.model, kind, whole):
+        found: Gradients = peft.get_peft_model_state_dict(engine.model)
+    if found.keys() != right.keys():
+        raise Wrong(f"{len(found)} of {len(right)} tensors are saved")
+    check(found, right)
+    return found
+
+
 def tiled(cell: Cell, folder: Path) -> Gradients:
     """DeepSpeed's ``TiledMLP`` in every block of the language model."""
     return _saved(cell, folder, saving.tiled)
@@ -728,6 +746,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "selective": selective,
     "tiled": tiled,
     "forward_between": forward_between,
+    "adapter_of_units": adapter_of_units,
     "shared_layers": shared_layers,
     "recurrent": recurrent,
     "wrapped": wrapped,
