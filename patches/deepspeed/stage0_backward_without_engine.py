@@ -12,7 +12,8 @@ The change: a warning at the step. It says so only where the gradients cannot ha
 step before it there was no collective in any group of this process, and no backward of the engine.
 
 Left alone: gradients that a script averages itself, by DDP, hooks or ``engine.allreduce_gradients()``; one
-rank; ZeRO. A script that asks the ranks for something else in every step, such as their mean loss, is not warned.
+rank; ZeRO. A script that asks the ranks for something else in every step, such as their mean loss, is not
+warned.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7665
 """
