@@ -54,6 +54,7 @@ PROLOGUE_OF_ENGINE, EPILOGUE_OF_ENGINE = "_backward_prologue", "_backward_epilog
 DEPTH = "_backward_active_depth"
 LOSS = Argument(0, "loss")
 FORGETS = "self.all_grad_tensors[i] = None"
+INSIDE = "inside_no_sync_ctxt"  # of an engine in its no_sync, where a backward reduces nothing
 
 _adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
 _dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
@@ -128,7 +129,7 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
         _running.discard(optimizer)
         _dropped.discard(optimizer)
         _put_back(optimizer, earlier)
-    ends = bool(self.is_gradient_accumulation_boundary())
+    ends = bool(self.is_gradient_accumulation_boundary()) and not getattr(self, INSIDE, False)
     _last[optimizer] = _next(_last.get(optimizer), self.global_steps, LOSS.of(args, kwargs), ends)
     if optimizer.cpu_offload and ends:
         _ended.add(optimizer)

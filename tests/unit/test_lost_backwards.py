@@ -300,3 +300,12 @@ def test_a_backward_that_failed_leaves_what_was_there() -> None:
 
 def fails(engine: Engine, loss: int) -> None:
     raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_an_offloaded_backward_in_no_sync_ends_no_window(inside: bool) -> None:
+    engine: Any = Engine(DeepSpeedZeroOptimizer())
+    engine.optimizer.cpu_offload = True
+    engine.inside_no_sync_ctxt = inside
+    patch.backward(lambda self, loss: None, engine, 1)
+    assert (engine.optimizer in patch._ended) is not inside
