@@ -34,6 +34,7 @@ FAMILIES = {
     "qwen3_vl": "Qwen3-VL",
     "qwen3_moe": "Qwen3-MoE",
     "llava": "LLaVA",
+    "llava_mlcd": "LLaVA",
     "internvl": "InternVL",
     "internvl_repo": "InternVL",
     "mllama": "Llama-3.2-Vision",

@@ -15,7 +15,7 @@ import pytest
 
 from tests.generate.failures import CATALOG, KNOWN
 from tests.lab.pages import DOCS, LANGUAGES
-from tests.matrix import render
+from tests.matrix import render, rows
 from website import names, results, tree
 from website.tree import Page
 
@@ -105,6 +105,13 @@ def test_the_compatibility_table_has_every_run_that_was_measured() -> None:
     found = re.findall(r'<li data-stack="([^"]+)" data-kind="(\w+)"', table)
     assert {kind for _, kind in found} == set(results.MARKS.values()) - {results.MARKS[render.WRONG]}
     assert {stack for stack, _ in found} == {stack for stack, _ in results.measured().pairs}
+
+
+def test_every_row_has_a_family_and_an_engine_with_a_name() -> None:
+    """Measured or not: a row is written first."""
+    for row in rows.read().values():
+        assert results.family(row), row.id
+        assert results.engine(row), row.id
 
 
 def test_what_the_site_brings_along_loads_nothing_from_elsewhere() -> None:
