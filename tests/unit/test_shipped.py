@@ -47,7 +47,7 @@ def test_a_word_for_each(bare: Ended, patched: Ended, word: str) -> None:
     ("output", "said"),
     [
         ("Traceback\n[rank1]: torch.x.CheckpointError: other shapes\nlater", "CheckpointError: other shapes"),
-        ("FileNotFoundError: No such file: '/root/a/b/c.json'", "FileNotFoundError: No such file: 'c.json'"),
+        ("FileNotFoundError: No such file: '/data/a/b/c.json'", "FileNotFoundError: No such file: 'c.json'"),
         ("RuntimeError: Ready twice. One of these reasons: 1)", "RuntimeError: Ready twice"),
         ("ValueError: " + "x" * 500, "ValueError: " + "x" * (table.LONGEST - len("ValueError: "))),
         ("step 1", "waits for ever"),
