@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,14 @@ def test_no_id(name: str) -> None:
 def test_each_can_be_asked_for(id_: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", id_.lower(), "--lang", "en"]) == 0
     assert capsys.readouterr().out.startswith(f"{id_} · ")
+
+
+@pytest.mark.parametrize("page", ["docs/old-results.md", "docs/zh-CN/old-results.md"])
+def test_who_has_old_results_is_told_of_every_failure_that_says_nothing(page: str) -> None:
+    silent = {id_ for id_, known in OURS.known.items() if re.search("nothing|no error", known.see[0])}
+    assert "F5" in silent
+    named = re.findall(r"\bF\d+", (Path(default_path()).parent / page).read_text("utf-8"), re.ASCII)
+    assert sorted(silent - {*named}) == []
 
 
 toml_values = st.recursive(
