@@ -70,8 +70,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         model, adapter = MODEL.of(args, kwargs), ADAPTER.of(args, kwargs)
         return _remapped(loaded, cls, model, adapter, prefixes) if has_units(model) else loaded
 
-    prefixes = getattr(module, PREFIXES)
     patch.wrap(module, PREFIXES, key_prefixes)
+    prefixes = getattr(module, PREFIXES)
     patch.wrap(getattr(module, CLASS), REMAP, remap)
 
 
