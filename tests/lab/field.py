@@ -112,21 +112,42 @@ def forward_between(cell: Cell, folder: Path) -> Gradients:
 
 
 def adapter_of_units(cell: Cell, folder: Path) -> Gradients:
-    """The adapter as PEFT saves it is the one that the model had before it was wrapped."""
-    peft, fsdp = importlib.import_module("peft"), importlib.import_module("torch.distributed.fsdp")
+    """The adapter as PEFT saves it is that of the model before it was wrapped, and is found again."""
+    peft = importlib.import_module("peft")
     model = loading.prepare(cell, folder)
     right = {name: value.clone() for name, value in peft.get_peft_model_state_dict(model).items()}
     engine: Any = engines.ENGINES[cell.engine](cell, model)
     (batch,) = samples.make_batches(cell, folder, dist.get_rank())
     engine.backward(engine.forward(batch))
-    whole = fsdp.FullStateDictConfig(rank0_only=False, offload_to_cpu=False)
-    kind = fsdp.StateDictType.FULL_STATE_DICT
-    with fsdp.FullyShardedDataParallel.state_dict_type(engine.model, kind, whole):
-        found: Gradients = peft.get_peft_model_state_dict(engine.model)
+    _check_saved(engine.model, right)
+    with torch.no_grad():
+        for parameter in engine.trainable:
+            parameter.zero_()
+    with _whole(
+        engine.model, rank0_only=True
+    ):  # as accelerate resumes: only the first has a state to compare with
+        peft.set_peft_model_state_dict(engine.model, right)
+    return _check_saved(engine.model, right)
+
+
+def _check_saved(model: Any, right: Gradients) -> Gradients:
+    with _whole(model, rank0_only=False):
+        found: Gradients = importlib.import_module("peft").get_peft_model_state_dict(model)
     if found.keys() != right.keys():
         raise Wrong(f"{len(found)} of {len(right)} tensors are saved")
     check(found, right)
     return found
+
+
+def _whole(model: Any, rank0_only: bool) -> contextlib.AbstractContextManager[Any]:
+    """Within it the state of ``model`` is that of all shards."""
+    fsdp = importlib.import_module("torch.distributed.fsdp")
+    said = fsdp.FullStateDictConfig(rank0_only=rank0_only, offload_to_cpu=False)
+    kind = fsdp.StateDictType.FULL_STATE_DICT
+    context: contextlib.AbstractContextManager[Any] = fsdp.FullyShardedDataParallel.state_dict_type(
+        model, kind, said
+    )
+    return context
 
 
 def tiled(cell: Cell, folder: Path) -> Gradients:
