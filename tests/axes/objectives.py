@@ -31,9 +31,12 @@ def summed(training: Training, shares: Shares) -> torch.Tensor:
     return -found.sum() / 8
 
 
-def autocast(training: Training, shares: Shares) -> torch.Tensor:
-    with torch.autocast("cpu", torch.bfloat16, enabled=not training.measures):
-        return sft(training, shares)
+def autocast(dtype: torch.dtype) -> Objective:
+    def cast(training: Training, shares: Shares) -> torch.Tensor:
+        with torch.autocast("cpu", dtype, enabled=not training.measures):
+            return sft(training, shares)
+
+    return cast
 
 
 def offloaded(training: Training, shares: Shares) -> torch.Tensor:
@@ -229,7 +232,8 @@ def gradcache(training: Training, shares: Shares) -> torch.Tensor:
 OBJECTIVES: dict[str, Objective] = {
     "sft": sft,
     "summed": summed,
-    "autocast": autocast,
+    "autocast": autocast(torch.bfloat16),
+    "autocast_half": autocast(torch.float16),
     "offloaded": offloaded,
     "own_share": own_share,
     "gathered": gathered,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -14,11 +14,31 @@ from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.engines import DeepSpeed, Engine
 from vlmpatch_lab.recording import Gradients
 
+SCALE = 64.0  # of a loss in half precision, as DeepSpeed's row begins with
 TOGETHER = 2  # ranks that hold parts of one sequence, layer or set of experts
 
 
 def alone(cell: Cell, model: Any) -> Engine:
     return engines.ENGINES[cell.engine](cell, model)
+
+
+def scaled(cell: Cell, model: Any) -> Engine:
+    """With torch's scaler of losses, as a script in half precision has it."""
+    from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+
+    engine: Any = alone(cell, model)
+    made = ShardedGradScaler if cell.engine == "fsdp1" else torch.amp.GradScaler
+    scaler, backward = made("cpu", init_scale=SCALE), engine.backward
+
+    def step(last: bool = True) -> None:
+        if last:
+            scaler.step(engine.optimizer)
+            scaler.update()
+            engine.optimizer.zero_grad()
+
+    engine.backward = lambda loss: backward(scaler.scale(loss))
+    engine.step = step
+    return cast("Engine", engine)
 
 
 def ulysses(cell: Cell, model: Any) -> Engine:
@@ -121,6 +141,7 @@ EXPERT = ".deepspeed_experts.0."
 
 PARALLEL: dict[str, Callable[[Cell, Any], Engine]] = {
     "": alone,
+    "scaled": scaled,
     "ulysses": ulysses,
     "tensor": tensor,
     "autotp": AutoTp,

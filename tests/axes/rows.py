@@ -52,6 +52,8 @@ SLICED: dict[str, Any] = {
     "engines": ZERO,
 }
 COLD = 10.0  # a temperature of 0.1 under what is compared
+# Torch's autocast and its scaler of losses, where DeepSpeed has settings of its own.
+HALF: dict[str, Any] = {"objective": "autocast_half", "parallel": "scaled", "low": True, "engines": TORCH}
 SCALED = {"fp16": {"enabled": True, "initial_scale_power": 6, "hysteresis": 1}}
 ROWS = {
     "plain": Row("data"),
@@ -64,6 +66,8 @@ ROWS = {
         low=True,
         engines=ZERO,
     ),
+    "fp16-scaler": Row("precision", **HALF, cell=_low()),
+    "fp16-scaler-overflow": Row("precision", **HALF, cell=_low(scenario="overflow")),
     "autocast": Row("precision", objective="autocast", cell=_low(), low=True),
     "deepspeed-autocast": Row(
         "precision",

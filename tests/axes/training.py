@@ -108,7 +108,8 @@ class Training:
     @property
     def unread(self) -> bool:
         """Gradients that a scale is in, or of steps that a rank does not take."""
-        return self.cell.trainer == "join" or self.row.cell.get("dtype") == "float16"
+        half = self.row.cell.get("dtype") == "float16" or self.row.parallel == "scaled"
+        return half or self.cell.trainer == "join"
 
     def gradients(self) -> recording.Gradients:
         with self.engine.gathered():

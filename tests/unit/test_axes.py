@@ -32,6 +32,8 @@ def ended(difference: float = 0.0, parameters: float = 0.0, ok: bool = True) -> 
         ("bf16", "zero2", ended(0.1, 0.9), False),
         ("bf16", "zero2", ended(0.9), False),
         ("autocast", "ddp", ended(0.1, 0.9), True),
+        ("fp16-scaler", "ddp", ended(0.1, 0.1), True),
+        ("fp16-scaler", "ddp", ended(0.1, 0.9), False),
         ("bf16", "zero2", ended(ok=False), False),
     ],
 )
