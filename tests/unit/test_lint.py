@@ -237,6 +237,39 @@ def test_sequence_parallelism_divides_in_one_stage_only() -> None:
     assert "L25" not in of("accelerate launch --parallelism_config_sp_size 1 train.py --zero_stage 2")
 
 
+SLICED = """
+from torch.distributed.nn.functional import all_gather
+mpu = UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", sequence_parallel_size=size)
+loss = sum(all_gather(loss, group=group))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "stage", "told"),
+    [
+        (SLICED, 2, True),
+        (SLICED, 1, True),
+        (SLICED, 3, False),
+        (SLICED.replace("size=size", "size=1"), 2, False),
+        (SLICED.replace("size=size", "size=4"), 2, True),
+        (SLICED + "engine.backward(loss / sp_world_size)", 2, False),
+        (SLICED + "loss /= mpu.get_sequence_parallel_world_size()", 2, False),
+        (SLICED + "loss = loss / tokens", 2, True),
+        (SLICED.replace("distributed.nn.functional", "distributed"), 2, False),
+        ("mpu = UlyssesSPAttentionHF.register_with_transformers(model, sequence_parallel_size=2)", 2, False),
+    ],
+)
+def test_the_loss_of_sequence_parallelism_in_a_script(
+    program: str, stage: int, told: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(program)
+    found = of(f"deepspeed train.py --zero_stage {stage}", tmp_path)
+    assert ("L25" in found) is told
+    if told:
+        assert found["L25"].evidence == "train.py:3"
+        assert f"loss / {'4' if 'size=4' in program else 'size'}," in found["L25"].fix
+
+
 def test_what_a_patch_ends_is_a_note() -> None:
     command = f"torchrun train.py --use_lora true --deepspeed zero3 {NONREENTRANT}"
     assert of(command)["L02"].severity == "warning"

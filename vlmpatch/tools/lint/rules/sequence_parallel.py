@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from vlmpatch.tools.explain.diagnose import printable
 from vlmpatch.tools.findings import Finding
 from vlmpatch.tools.lint.context import Around, link, quote
 from vlmpatch.tools.lint.launch_config import LaunchConfig
@@ -16,8 +17,15 @@ _SIZES = (
 
 
 def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
-    given = launch.get(*_SIZES)
-    if given and (given.number or 0) > 1 and launch.stage in (1, 2):
-        title = around.say("Gradients are too large by the size of the sequence parallel group.")
-        fix = f'"stage": 3  # or: loss = loss / {given.number}, before backward'
-        yield Finding("L25", "warning", title, quote(given), fix, link("F56"))
+    if launch.stage not in (1, 2):
+        return
+    given, written = launch.get(*_SIZES), launch.sliced
+    if given and (given.number or 0) > 1:
+        size, evidence = given.value, quote(given)
+    elif written:
+        size, evidence = written.size, printable(written.where)
+    else:
+        return
+    title = around.say("Gradients are too large by the size of the sequence parallel group.")
+    fix = f'"stage": 3  # or: loss = loss / {size}, before backward'
+    yield Finding("L25", "warning", title, evidence, fix, link("F56"))
