@@ -1,4 +1,4 @@
-"""What a script says of DeepSpeed's sequence parallelism: the ranks that share a row, and how its loss comes about."""
+"""What a script says of DeepSpeed's sequence parallelism: its group, and how its loss comes about."""
 
 from __future__ import annotations
 
