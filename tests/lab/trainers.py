@@ -69,7 +69,7 @@ def record(out: Path) -> list[str]:
         done.append(str(out))
         with gathered(models[-1]):
             named = ((n, gradient(p)) for n, p in models[-1].named_parameters() if p.requires_grad)
-            found = {_plain(n): _whole(g.detach()) for n, g in named if g is not None}
+            found = {plain(n): whole(g.detach()) for n, g in named if g is not None}
             torch.save({name: value.float().clone() for name, value in found.items()}, out)
 
     models: list[Any] = []
@@ -103,14 +103,14 @@ def gathered(model: Any) -> contextlib.AbstractContextManager[Any]:
     return context
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """By the name that the model gave it."""
     return name.replace(WRAPPED, "").replace(engines.Fsdp1.INSIDE, "")
 
 
-def _whole(gradient: Any) -> Any:
+def whole(tensor: Any) -> Any:
     """What FSDP2 keeps in shards, put together."""
-    return gradient.full_tensor() if hasattr(gradient, "full_tensor") else gradient
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 # --- arguments every Trainer understands -----------------------------------------------------------
@@ -203,7 +203,7 @@ def _sharded(cell: Cell, said: dict[str, Any]) -> dict[str, Any]:
     FSDP's ``activation_checkpointing`` is a word of that configuration, beside the model's own checkpointing.
     """
     version = cell.engine.removeprefix("fsdp")
-    _let_accelerate_shard_on_cpu(version)
+    let_accelerate_shard_on_cpu(version)
     if SAVED in cell.config:  # transformers 4 leaves it to `accelerate launch`
         os.environ[f"FSDP_{SAVED.upper()}"] = cell.config[SAVED]
     fsdp = {
@@ -215,7 +215,7 @@ def _sharded(cell: Cell, said: dict[str, Any]) -> dict[str, Any]:
     return {**said, **own, "fsdp": "full_shard auto_wrap", "fsdp_config": fsdp}
 
 
-def _let_accelerate_shard_on_cpu(version: str) -> None:
+def let_accelerate_shard_on_cpu(version: str) -> None:
     """accelerate shards where it finds an accelerator only; FSDP itself runs over gloo as well."""
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": version}  # as `accelerate launch` says it
     state = importlib.import_module("accelerate.state")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.lab import grid
 from tests.shipped import programs, table
-from tests.shipped.programs import ENGINES, REFERENCE, Program, Workshop
+from tests.shipped.programs import ENGINES, FSDP, REFERENCE, Program, Workshop
 from tests.shipped.table import Line
 
 
@@ -24,7 +24,7 @@ def main() -> int:
     known, _ = programs.read()
     parser = argparse.ArgumentParser(prog="python -m tests.shipped")
     parser.add_argument("ids", nargs="*", metavar="ID")
-    parser.add_argument("--engines", default=",".join(ENGINES))
+    parser.add_argument("--engines", default=",".join((*ENGINES, *FSDP)))
     asked = parser.parse_args()
     chosen = [known[id_] for id_ in asked.ids or known if programs.clone_of(known[id_])]
     harmed = 0

@@ -27,6 +27,7 @@ START = HERE / "start.py"
 STEPS = 3
 REFERENCE = "reference"  # DDP without checkpointing, with vlmpatch
 ENGINES = ("ddp", "zero2", "zero3")
+FSDP = ("fsdp1", "fsdp2")  # under which a program is run that names them
 # What every program is told. Plain SGD: Adam makes as much of a rounding error as of a gradient.
 TRAINING = (
     *("--output_dir", "{out}", "--max_steps", str(STEPS), "--per_device_train_batch_size", "1"),
@@ -180,7 +181,8 @@ class Workshop:
         for name, text in program.files.items():
             (out / name).write_text(_filled(text, places))
         folders = os.pathsep.join(str(root / each) for each in program.folders)
-        settings = _filled(json.dumps(program.settings), places)
+        sharded = {"fsdp": engine.removeprefix("fsdp")} if engine in FSDP else {}
+        settings = _filled(json.dumps({**program.settings, **sharded}), places)
         words = [_filled(each, places) for each in (*program.arguments, *TRAINING)]
         script = HERE / program.driver if program.driver else root / program.script
         start = (START, out / "result.json", folders, settings, script)
@@ -219,6 +221,11 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
 
 def _of_engine(engine: str, out: Path) -> list[str]:
     """What the launch line says of the engine."""
+    if engine in FSDP:
+        path = out / "fsdp.json"
+        # accelerate knows no CPU that could receive the states of modules.
+        path.write_text(json.dumps({"version": int(engine[-1]), "sync_module_states": False}))
+        return ["--fsdp", "full_shard auto_wrap", "--fsdp_config", str(path)]
     if not engine.startswith("zero"):
         return ["--ddp_backend", "gloo", "--use_cpu", "true"]
     config = {

@@ -4,8 +4,8 @@
 
 ``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that
 are imported and that this stack's release does not have; ``set``, values that the repository asks its users
-to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub. ``RESULT`` is
-what the training came to: the log, and weights.
+to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub; ``fsdp``, the
+version of FSDP that shards, if one does. ``RESULT`` is what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 from unittest import mock
+
+from tests.lab import trainers
 
 STANDINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standins")
 
@@ -66,6 +68,8 @@ def main() -> None:
                 sys.modules.setdefault(name, _Unused(name))
     sys.meta_path.append(_Parts(tuple(f"{unused}." for unused in asked.get("unused", ()))))
     _without_a_gpu()
+    if asked.get("fsdp"):
+        trainers.let_accelerate_shard_on_cpu(asked["fsdp"])
     for place in asked.get("absent", ()):
         module, _, name = place.partition(":")
         setattr(importlib.import_module(module), name, mock.MagicMock(name=place))
@@ -150,9 +154,11 @@ def _record(result: str) -> None:
 def _write(result: str, state: Any, model: Any) -> None:
     logged = state.log_history
     sums: dict[str, float] = {}
-    for name, parameter in model.named_parameters():
-        with _whole(parameter):
-            sums[name] = float(parameter.detach().double().pow(2).sum())
+    with trainers.gathered(model):
+        for name, parameter in model.named_parameters():
+            with _whole(parameter):
+                weights = trainers.whole(parameter.detach())
+                sums[trainers.plain(name)] = float(weights.double().pow(2).sum())
     found = {
         "steps": int(state.global_step),
         "losses": [float(line["loss"]) for line in logged if "loss" in line],

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 
 from tests.lab import envs, grid, pages, table
 from tests.shipped import programs
-from tests.shipped.programs import ALIKE, ENGINES, Ended, Program
+from tests.shipped.programs import ALIKE, ENGINES, FSDP, Ended, Program
 
 STORE = pages.ROOT / "data" / "shipped.csv"
 AGAIN = "VLMPATCH_SOURCES=CLONES python -m tests.shipped"
 SHOWN = ("torch", "transformers", "deepspeed", "trl")  # of what a stack pins
 WARNED = re.compile(r"vlmpatch \[([a-z0-9-]+)\]")
 ERROR = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception): .*)")
+PEER = re.compile(r"\[\S*pair\.cc:\d+\]")  # gloo's: the other rank was ended, which had waited too long
 PLACE = re.compile(r"(/[\w.+-]+){2,}/")
 LONGEST = 110  # characters of a message
 
@@ -29,7 +30,7 @@ WORDS = {
             "`=`: right without vlmpatch and with it. `mended`: ends or trains otherwise without it, right "
             "with it. `ends`: in both. An empty cell was not run, `tests/shipped/programs.toml` says why."
         ),
-        "head": ("program", "on", *ENGINES, "without vlmpatch", "apart"),
+        "head": ("program", "on", *ENGINES, *FSDP, "without vlmpatch", "apart"),
         "apart": "*apart*: the largest difference with vlmpatch, relative to the size. Run them again:",
         "warnings": "## What vlmpatch said meanwhile",
         "none": "No warning of vlmpatch was printed in any of these runs.",
@@ -46,7 +47,7 @@ WORDS = {
             "`=`:不用与用 vlmpatch 都正确。`mended`:不用时报错或训练错误,用后正确。`ends`:两者都报错。"
             "空格未运行,原因见 `tests/shipped/programs.toml`。"
         ),
-        "head": ("程序", "环境", *ENGINES, "不用 vlmpatch 时", "相差"),
+        "head": ("程序", "环境", *ENGINES, *FSDP, "不用 vlmpatch 时", "相差"),
         "apart": "*相差*:使用 vlmpatch 时相对于其大小的最大差异。重新运行:",
         "warnings": "## 其间 vlmpatch 说了什么",
         "none": "这些运行中 vlmpatch 没有打印任何警告。",
@@ -114,7 +115,7 @@ def distance(run: Ended, right: Ended) -> float | None:
 
 def ending(run: Ended) -> str:
     """How a run ended, in a line without a place of this machine."""
-    found = ERROR.findall(run.output)
+    found = [error for error in ERROR.findall(run.output) if not PEER.search(error)]
     if not found:
         return "waits for ever" if run.rc else "does not train"
     return PLACE.sub("", found[0]).partition(". ")[0].strip()[:LONGEST].strip()
@@ -162,7 +163,7 @@ def _row(program: Program, lines: list[Line]) -> tuple[str, ...]:
     return (
         place,
         _versions(program.stack),
-        *(found[engine].word if engine in found else "" for engine in ENGINES),
+        *(found[engine].word if engine in found else "" for engine in (*ENGINES, *FSDP)),
         "<br>".join(f"`{each}`" for each in endings if each),
         _short(max(apart)) if apart else "",
     )

@@ -608,6 +608,28 @@ def test_what_peft_freezes_again_is_told(
     assert [finding.title.partition(" is")[0] for finding in found] == expected
 
 
+@pytest.mark.parametrize(
+    ("program", "flags", "found"),
+    [
+        ("", """--gradient_checkpointing_kwargs '{"determinism_check": "none"}'""", True),
+        ("", """--gradient_checkpointing_kwargs '{"determinism_check": "default"}'""", False),
+        ("kwargs = {'use_reentrant': False, 'determinism_check': 'none'}", "", True),
+        ("h = checkpoint(block, h, use_reentrant=False, determinism_check='none')", "", True),
+        ("h = checkpoint(block, h, use_reentrant=False, determinism_check=choice)", "", False),
+        ("determinism_check = 'none'", "", False),
+        ("kwargs = {'determinism_check': 'none'}", "--gradient_checkpointing false", False),
+    ],
+)
+def test_a_recomputation_that_nobody_compares_is_told(
+    program: str, flags: str, found: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(f"{program}\n")
+    command = f"torchrun train.py {flags}"
+    for kind, severity in ((VLM, "note"), (VLM._replace(experts=True), "warning")):
+        told = of(command, tmp_path, around(kind=kind)).get("L27")
+        assert (told.severity if told else None) == (severity if found else None)
+
+
 def test_files_that_import_each_other_are_parsed_once(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("from b import Mine\nMine()\n")
     (tmp_path / "b.py").write_text("import a\nfrom . import a\n" + TRAINER)

@@ -182,6 +182,16 @@ class LaunchConfig:
         return said and self.reentrant is None
 
     @property
+    def unchecked(self) -> Option | None:
+        """What says determinism_check="none"."""
+        kwargs = self.get("gradient_checkpointing_kwargs")
+        given = self.get("determinism_check", "gradient_checkpointing_kwargs.determinism_check")
+        if given:
+            return given if given.value.lower() == "none" else None
+        words = re.sub(r"[\"'\s]", "", kwargs.value).lower() if kwargs else ""
+        return kwargs if re.search(r"determinism_check[:=]none", words) else None
+
+    @property
     def swift(self) -> bool:
         """Whether ms-swift is launched, which decides about use_reentrant for its users."""
         return "swift" in self.programs or self.get("tuner_type", "train_type", "sft_type") is not None

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from vlmpatch.tools.lint import sliced, trainers, unfrozen
+from vlmpatch.tools.lint import sliced, trainers, unchecked, unfrozen
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.modules import Module, parsed, reachable
 from vlmpatch.tools.lint.shell.script import found
@@ -52,6 +52,8 @@ def read(name: str, folder: str, launch: LaunchConfig) -> None:
         launch.sliced = sliced.sliced(modules)
     except RecursionError:
         return
+    if where := unchecked.unchecked(modules):
+        launch.say(unchecked.NAME, "none", where)
     for each in said[-1:]:
         launch.overrule("use_reentrant", each.value, f"{os.path.basename(program.path)}:{each.line}")
 
