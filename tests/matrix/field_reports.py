@@ -144,7 +144,7 @@ def section(kind: Table, reports: list[Table], language: str) -> Iterator[str]:
         models = said(kind, "models", language)
         stacks = words["join"].join(map(stack, kind["measured"]))
         yield words["by"].format(patches=patches, models=models, stacks=stacks)
-    elif "seen" in kind:
+    elif "seen" in kind and "failure" in kind:
         yield words["nothing"].format(failure=kind["failure"])
     lines = [line(report, language) for report in sorted(reports, key=lambda report: str(report["url"]))]
     yield "\n".join([words["head"], "|---|---|---|---|", *lines])

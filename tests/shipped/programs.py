@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -232,7 +233,11 @@ def _of_engine(engine: str, out: Path) -> list[str]:
         "train_micro_batch_size_per_gpu": "auto",
         "gradient_accumulation_steps": "auto",
         "gradient_clipping": "auto",
-        "zero_optimization": {"stage": int(engine[-1]), "overlap_comm": False},
+        "zero_optimization": {
+            "stage": int(engine[-1]),
+            "overlap_comm": False,
+            "stage3_gather_16bit_weights_on_model_save": True,  # as the repositories' own configurations say
+        },
         "zero_allow_untested_optimizer": True,
     }
     path = out / "deepspeed.json"
@@ -250,7 +255,7 @@ def difference(found: Mapping[str, Any], right: Mapping[str, Any]) -> float:
     """How far norms of gradients and of weights are apart, relative to their size."""
     pairs: list[tuple[float, float]] = list(zip(found["norms"], right["norms"], strict=True))
     pairs += [
-        (found["sums"][_plain(name)], value)
+        (math.sqrt(found["sums"][_plain(name)]), math.sqrt(value))
         for name, value in right["sums"].items()
         if _plain(name) in found["sums"]
     ]
