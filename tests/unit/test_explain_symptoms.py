@@ -20,6 +20,8 @@ UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "This error indicates that your module has parameters that were not used in producing loss."
 )
+FINISHED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+IDLE = "ValueError: expected to be in states [<TrainingState.IDLE: 1>] but current state is TrainingState.IDLE"
 LEAF = "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place operation."
 HEAD = "size mismatch, got input (2), mat (2x4096), vec (65667072)"
 LIGER = 'File "/x/liger_kernel/ops/fused_linear_cross_entropy.py", line 59, in forward\n'
@@ -72,7 +74,17 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
             "to resume\nThere were missing keys in the checkpoint model loaded: ['model.visual.w'",
             "F44",
         ),
-        (LEAF, "F13"),
+        (LEAF, None),
+        ("gears_model.train(epochs=20)\n" + LEAF, None),
+        ("text_encoder.get_input_embeddings().weight = MyFunction(weight)\n" + LEAF, None),
+        ("inputs_embeds[image_mask] = image_embeds\n" + LEAF, "F13"),
+        ("LoRA, ms-swift\n" + LEAF, "F13"),
+        ("zero3 training hangs with a mixed multimodal dataset", "F11"),
+        ("多模态与纯文本混合训练会卡住", "F11"),
+        ("the loader hangs with a mixed dataset of sounds", None),
+        ("--freeze_vision_model\n" + FINISHED, "F19"),
+        (IDLE, "F41"),
+        ('File "/fairscale/nn/data_parallel/fully_sharded_data_parallel.py", line 9, in f\n' + IDLE, None),
         ("E[:, 0::2] = torch.FloatTensor(sines)\n" + LEAF, None),
         ("LoraConfig(target_modules=['dense']), using accelerate\n" + UNUSED, "F19"),
         ("train_dreambooth_lora_sdxl.py\n" + UNUSED, None),

@@ -51,6 +51,7 @@ def test_a_word_for_each(bare: Ended, patched: Ended, word: str) -> None:
         ("RuntimeError: Ready twice. One of these reasons: 1)", "RuntimeError: Ready twice"),
         ("ValueError: " + "x" * 500, "ValueError: " + "x" * (table.LONGEST - len("ValueError: "))),
         ("step 1", "waits for ever"),
+        ("RuntimeError: [/a/b/gloo/transport/tcp/pair.cc:537] Connection reset by peer", "waits for ever"),
     ],
 )
 def test_how_a_run_ended_is_a_line_without_a_place(output: str, said: str) -> None:
@@ -117,3 +118,11 @@ def test_jobs_are_told_of_as_they_begin(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(launch, "run", run)
     ended = forked.run(None, jobs, tmp_path, begun=told.append)  # type: ignore[arg-type]
     assert [each.rc for each in ended.values()] == [0, 1, 0]
+
+
+def test_the_record_says_what_is_said_of_each_program() -> None:
+    for line in table.read():
+        program = KNOWN[line.program]
+        assert (line.word == "mended") is (line.engine in program.fails), line
+        assert line.word in ("mended", "="), line
+        assert set(line.warnings.split()) <= set(program.says), line
