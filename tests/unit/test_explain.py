@@ -169,7 +169,10 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         ("Invalidate trace cache @ step 3: expected module 1614, but got module 3", "F11"),
         ("Invalidate trace cache @ step 0 and module 2619: cache has only 0 modules", None),
         (TRACE + "IndexError: index 0 is out of bounds for dimension 0 with size 0", None),
-        ("LoRA\nRuntimeError：a leaf Variable that requires grad is being used in an in-place operation.", "F13"),
+        (
+            "LoRA\nRuntimeError：a leaf Variable that requires grad is being used in an in-place operation.",
+            "F13",
+        ),
         (WATCHDOG.format(0) + "\nfsdp", None),
         (WATCHDOG.format(0) + "\nzero3 FSDP", None),
         (WATCHDOG.format(0) + "\nzero3 model-30B-A3B", "F27"),

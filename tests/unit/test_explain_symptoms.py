@@ -20,8 +20,12 @@ UNUSED = (
     "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one. "
     "This error indicates that your module has parameters that were not used in producing loss."
 )
-FINISHED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
-IDLE = "ValueError: expected to be in states [<TrainingState.IDLE: 1>] but current state is TrainingState.IDLE"
+FINISHED = (
+    "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+)
+IDLE = (
+    "ValueError: expected to be in states [<TrainingState.IDLE: 1>] but current state is TrainingState.IDLE"
+)
 LEAF = "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place operation."
 HEAD = "size mismatch, got input (2), mat (2x4096), vec (65667072)"
 LIGER = 'File "/x/liger_kernel/ops/fused_linear_cross_entropy.py", line 59, in forward\n'

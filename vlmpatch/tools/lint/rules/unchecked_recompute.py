@@ -20,4 +20,6 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
         if experts
         else ("note", "A recomputation that differs from its forward passes unnoticed.")
     )
-    yield Finding("L27", severity, around.say(title), quote(given), "determinism_check='default'", link("F45"))
+    yield Finding(
+        "L27", severity, around.say(title), quote(given), "determinism_check='default'", link("F45")
+    )
