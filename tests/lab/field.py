@@ -478,6 +478,11 @@ def recurrent(cell: Cell, folder: Path) -> Gradients:
     return _as_evaluated(cell, _recurrent_gemma, use_cache=False)
 
 
+def umt5(cell: Cell, folder: Path) -> Gradients:
+    """UMT5, whose stacks checkpoint their blocks."""
+    return _as_evaluated(cell, _umt5)
+
+
 def _as_evaluated(cell: Cell, make: Callable[[], Any], **told: bool) -> Gradients:
     """One step of what is made; right is what a new one evaluates, ``told`` so, row by row."""
     model = make().train()
@@ -525,6 +530,14 @@ def _recurrent_gemma() -> Any:
     more = {"hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True, **kinds}
     config = transformers.RecurrentGemmaConfig(**{**TEXT, **more})
     return transformers.RecurrentGemmaForCausalLM(config)
+
+
+def _umt5() -> Any:
+    transformers.set_seed(3)
+    sizes = {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4, "dropout_rate": 0.0}
+    more = {"decoder_start_token_id": 0, "relative_attention_num_buckets": 4}
+    config = transformers.UMT5Config(vocab_size=TEXT["vocab_size"], **sizes, **more)
+    return transformers.UMT5ForConditionalGeneration(config)
 
 
 def _each(cell: Cell, rank: int) -> list[torch.Tensor]:
@@ -770,6 +783,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "adapter_of_units": adapter_of_units,
     "shared_layers": shared_layers,
     "recurrent": recurrent,
+    "umt5": umt5,
     "wrapped": wrapped,
     "own_calls": own_calls,
     "keyword_blocks": keyword_blocks,

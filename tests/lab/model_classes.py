@@ -40,6 +40,7 @@ KNOWN = {
     **dict.fromkeys(("mlcd", "pvt_v2", "sew_d", "switch_transformers"), "F65"),
     **dict.fromkeys(("recurrent_gemma",), "F61 F67"),  # what is right lacks the gradients of F61, bare
     **dict.fromkeys(("imagegpt",), "F68"),
+    **dict.fromkeys(("umt5",), "F62"),
     **dict.fromkeys(("doge",), "rounding"),
     **dict.fromkeys(("pp_lcnet_v4",), "refused"),
 }
