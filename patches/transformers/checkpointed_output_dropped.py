@@ -60,11 +60,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(module.UMT5Stack, "forward", forward)
 
 
-def _checkpointed(checkpoint: Callable[..., Any], run: Callable[..., Any], hidden: Any, **said: Any) -> Any:
-    placed = [said.pop(name) for name in BY_PLACE]
+def _checkpointed(checkpoint: Callable[..., Any], run: Callable[..., Any], *args: Any, **said: Any) -> Any:
+    names = [name for name in BY_PLACE if name in said]
+    placed = [said.pop(name) for name in names]
     said |= {"past_key_value": None}
 
-    def block(hidden: Any, *placed: Any) -> Any:
-        return run(hidden, **dict(zip(BY_PLACE, placed, strict=True)), **said)
+    def block(*inputs: Any) -> Any:
+        own, more = inputs[: len(args)], inputs[len(args) :]
+        return run(*own, **dict(zip(names, more, strict=True)), **said)
 
-    return checkpoint(block, hidden, *placed)
+    return checkpoint(block, *args, *placed)
