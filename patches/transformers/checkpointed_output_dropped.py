@@ -1,15 +1,15 @@
 """UMT5 trains without its blocks: what a checkpointed block puts out is dropped.
 
-What the user sees: nothing. With checkpointing on, the loss is that of embeddings and final norms alone, and no
-parameter of a block has a gradient (70 of 75 of a small one); generation then uses blocks nobody trained.
+What the user sees: nothing. With checkpointing on, the loss is that of embeddings and final norms alone, and
+no parameter of a block has a gradient (70 of 75 of a small one); generation then uses blocks nobody trained.
 
 Why: ``UMT5Stack.forward`` hands the blocks' output on in the branch without checkpointing only.
 
 Since transformers 4.31, which brought UMT5, until 4.53, whose blocks checkpoint themselves. T5, MT5 and every
 other model of 4.31, 4.45 and 4.52 read what they compute.
 
-The change: a stack that checkpoints takes the other branch, and each of its blocks checkpoints itself there by
-the function that the model was given. No cache is kept, as upstream says of checkpointing.
+The change: a stack that checkpoints takes the other branch, and each of its blocks checkpoints itself there
+by the function that the model was given. No cache is kept, as upstream says of checkpointing.
 
 Upstream: https://github.com/huggingface/transformers/pull/24477 (brought it)
 """

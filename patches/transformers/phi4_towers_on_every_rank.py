@@ -1,11 +1,11 @@
 """Phi-4-multimodal on ranks that have different things: a hang under ZeRO-3 and FSDP.
 
-What the user sees: under ZeRO-3, FSDP1 and FSDP2 a hang (NCCL) or an abort (gloo), as soon as one rank's batch
-has an image, or a sound, and another's has none; or both have a sound, and one an image beside it.
+What the user sees: under ZeRO-3, FSDP1 and FSDP2 a hang (NCCL) or an abort (gloo), as soon as one rank's
+batch has an image, or a sound, and another's has none; or both have a sound, and one an image beside it.
 
-Why: its towers run where a batch has something for them, and a sound goes through other weights where an image
-is beside it. A rank that skips one takes part in none of its gathers. It is the model of which
-``batches-without-images`` knows nothing: its towers sit in one module that takes the text with them.
+Why: its towers run where a batch has something for them, and a sound goes through other weights where an
+image is beside it. A rank that skips one takes part in none of its gathers. ``batches-without-images`` does
+not find them: they sit in one module that takes the text with them.
 
 Since transformers 4.51, which brought the model.
 
@@ -126,7 +126,7 @@ def _blank_sound(embedding: Any, which: int, text: Any) -> Any:
 
 
 def _place(length: int, token: int, text: Any) -> tuple[Any, Any]:
-    """A text of nothing but ``token``, ``(1, length)``, and empty embeddings of it, ``(1, length, width)``."""
+    """A text of ``token``, ``(1, length)``, and empty embeddings of it, ``(1, length, width)``."""
     import torch
 
     ids = torch.full((1, length), token, device=text.device)
@@ -135,7 +135,7 @@ def _place(length: int, token: int, text: Any) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def _aside(device: Any) -> Iterator[None]:
-    """Numbers drawn inside are none of the model's own: a dropout's, and numpy's of the audio tower's mask."""
+    """Inside, no number is drawn from the model's own: by dropout, or by numpy for a sound's mask."""
     import numpy
     import torch
 
