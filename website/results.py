@@ -40,6 +40,7 @@ FAMILIES = {
     "mllama": "Llama-3.2-Vision",
     "gemma3": "Gemma 3",
     "minicpmv4_6": "MiniCPM-V 4.6",
+    "phi4_multimodal": "Phi-4-multimodal",
     "glm4v_moe": "GLM-4.5V",
     "deepseek_v3": "DeepSeek-V3",
     "timm_repo": "timm",

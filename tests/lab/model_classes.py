@@ -35,7 +35,7 @@ KNOWN = {
         ("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers", "qwen3_omni_moe"), "F22"
     ),
     **dict.fromkeys(("align", "altclip", "chinese_clip", "layoutlm"), "F22"),
-    **dict.fromkeys(("speecht5", "splinter", "tipsv2", "whisper"), "F22"),
+    **dict.fromkeys(("maskformer", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "whisper"), "F22"),
     **dict.fromkeys(("git",), "F20"),
     **dict.fromkeys(("mlcd", "pvt_v2", "sew_d", "switch_transformers"), "F65"),
     **dict.fromkeys(("recurrent_gemma",), "F61 F67"),  # what is right lacks the gradients of F61, bare
@@ -180,8 +180,8 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="modes-") as temporary:
         for side in asked.sides.split(","):
-            out, found = (asked.out or Path(temporary)) / side, read()
-            known = [name for name, about in found.get(asked.stack, {}).items() if has_run(about, side)]
+            out = (asked.out or Path(temporary)) / side
+            known = [name for name, about in read().get(asked.stack, {}).items() if has_run(about, side)]
             ran = (
                 lines_of(out / "lines")
                 if asked.unrun
@@ -193,5 +193,6 @@ def main() -> None:
                     known=known if asked.missing else (),
                 )
             )
+            found = read()  # only now: another run may have been put on record in the meantime
             merge(found, asked.stack, side, ran)
             save(found)
