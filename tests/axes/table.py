@@ -85,8 +85,16 @@ def chunks(rows: Iterable[str]) -> Iterator[tuple[str, ...]]:
 
 
 def perform(stack: str, rows: Sequence[str], engines: Sequence[str]) -> list[Ran]:
-    """Run rows and put what they did on file."""
-    wanted = [cell_of(row, engine) for row in rows for engine in engines if engine in ROWS[row].engines]
+    """Run rows and put what they did on file, save cells of which it is said why they are empty."""
+    empty = set[decisions.Cell]().union(*(reason.cells for reason in decisions.absent()))
+    wanted = [
+        cell_of(row, engine)
+        for row in rows
+        for engine in engines
+        if engine in ROWS[row].engines and (stack, row, engine) not in empty
+    ]
+    if not wanted:
+        return []
     with tempfile.TemporaryDirectory(prefix="axes-") as out:
         ran = run(stack, wanted, Path(out))
     with envs.locked(envs.cache_root() / "axes.lock"):

@@ -13,6 +13,7 @@ import pytest
 from tests.axes import decisions, table
 from tests.axes.rows import ENGINES, GROUPS, ROWS, cell_of
 from tests.lab import envs, grid, pages
+from vlmpatch_lab.cell import Cell
 
 CELLS = [cell_of(name, engine) for name, row in ROWS.items() for engine in row.engines]
 FOUND = table.GRID.read()
@@ -132,6 +133,19 @@ def test_a_row_that_was_run_in_part_keeps_the_digest_that_it_had(
     assert table.GRID.read() == {("stack", "bf16"): {"zero1": "=", "zero2": "=", table.PATCHES: "before"}}
     table.perform("stack", ["bf16"], ["zero1", "zero2", "zero3"])
     assert table.GRID.read()["stack", "bf16"][table.PATCHES] == "now"
+
+
+def test_a_cell_that_is_said_to_be_empty_is_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run(stack: str, wanted: list[Cell], out: Path) -> list[table.Ran]:
+        assert wanted
+        return [(cell, ended(), ended()) for cell in wanted]
+
+    monkeypatch.setattr(table, "GRID", dataclasses.replace(table.GRID, path=tmp_path / "axes.csv"))
+    monkeypatch.setattr(envs, "cache_root", lambda: tmp_path)
+    monkeypatch.setattr(table, "run", run)
+    ran = [cell.engine for cell, _, _ in table.perform("tf457-ds0182", ["autotp"], ENGINES)]
+    assert ran == ["zero1", "zero2"]
+    assert table.perform("tf445-ds0154", ["autotp"], ENGINES) == []
 
 
 def test_the_record_is_read_as_it_was_written(tmp_path: Path) -> None:
