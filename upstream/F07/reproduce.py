@@ -24,7 +24,10 @@ GATHER = "_PartitionedParameterCoordinator__all_gather_params"
 gathered = 0
 
 
-def counted(self, params, forward, original=getattr(PartitionedParameterCoordinator, GATHER)):
+original = getattr(PartitionedParameterCoordinator, GATHER)
+
+
+def counted(self, params, forward):
     global gathered
     gathered += sum(each.ds_numel for each in params if each.ds_status == ZeroParamStatus.NOT_AVAILABLE)
     return original(self, params, forward)
@@ -73,7 +76,8 @@ def of_a_step(checkpointing: bool) -> float:
 
 off, on = of_a_step(False), of_a_step(True)
 print(
-    f"deepspeed {deepspeed.__version__}\ngathered in a step: {off:.2f} times, with checkpointing {on:.2f} times"
+    f"deepspeed {deepspeed.__version__}\n"
+    f"gathered in a step: {off:.2f} times, with checkpointing {on:.2f} times"
 )
 distributed.destroy_process_group()
 sys.exit(on > off)
