@@ -78,6 +78,8 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     import deepspeed
     import torch.distributed as dist
 
+    from vlmpatch_lab.ranks import end_process_groups
+
     if run.patched:
         vlmpatch.require("zero3-recompute-release")
     if run.device == "cpu":
@@ -93,7 +95,7 @@ def process_group(run: Run, rank: int, port: int) -> Iterator[None]:
     )
     yield
     dist.barrier()
-    dist.destroy_process_group()
+    end_process_groups()
 
 
 def train(run: Run, folder: Path, rank: int) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from vlmpatch_lab.samples import Batch, Samples, make_batches
 
 Report = dict[str, Any]
 frameworks: Any = None  # the module that trains the cells whose ``trainer`` is set
+kept: list[Any] = []  # groups that were ended
 
 
 def main(cell: Cell, model: str, folder: Path, rank: int, port: int) -> None:
@@ -168,7 +169,17 @@ def process_group(rank: int, port: int, world: int = WORLD, device: str = "cpu")
     # Not after an error: the other rank learns of it when this process ends. axolotl does it itself.
     if dist.is_initialized():
         dist.barrier()
-        dist.destroy_process_group()
+        end_process_groups()
+
+
+def end_process_groups() -> None:
+    """As ``destroy_process_group``, and the groups' threads end with the process.
+
+    A group of torch 2.4 waits for its threads with the interpreter's lock held; a thread that has the last
+    reference to a gradient needs that lock, and both wait for ever.
+    """
+    kept.extend(dist.distributed_c10d._world.pg_map)
+    dist.destroy_process_group()
 
 
 def log_to(path: Path) -> None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import signal
 import sys
 import time
 from pathlib import Path
@@ -94,10 +93,6 @@ def run(cell: Cell, model: str, folder: Path, limit: float = LIMIT) -> list[dict
     for stale in folder.iterdir():
         stale.unlink()
     codes = forks.run(ranks.main, cell, model, folder, world=cell.ranks, port=free_port(), limit=limit)
-    if codes == [-signal.SIGKILL]:
-        # Seen with torch 2.4 alone: a process that waits for no other hangs in what it was forked with.
-        print(f"{cell.id}: hung after {limit:.0f} s, run once more", file=sys.stderr, flush=True)
-        codes = forks.run(ranks.main, cell, model, folder, world=1, port=free_port(), limit=limit)
     return [_outcome(code, folder, rank) for rank, code in enumerate(codes)]
 
 
