@@ -21,11 +21,13 @@ Upstream: https://github.com/huggingface/peft/blob/v0.21.0/src/peft/tuners/tuner
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.fsdp1_names import INSIDE, UNIT, has_units, state_names
 
 PREFIXES, CLASS, REMAP = (
     "_get_tuner_state_dict_key_prefixes",
@@ -38,8 +40,6 @@ MODEL, STATE, ADAPTER = (
     Argument(1, "peft_model_state_dict"),
     Argument(2, "adapter_name"),
 )
-UNIT = "_fsdp_wrapped_module"  # the child of a unit of FSDP1
-INSIDE = f"{UNIT}."  # what that puts into names
 PEFT = "base_model.model."
 
 
@@ -85,7 +85,7 @@ def find_mismatched_keys(original: Callable[..., Any], /, *args: Any, **kwargs: 
     """Around what comes between the names as they are loaded and the loading."""
     model, state = MODEL.of(args, kwargs), STATE.of(args, kwargs)
     if UNIT in model._modules:
-        known = {*names(model)}
+        known = {*state_names(model)}
         fitting = {f"{PEFT}{name}" if f"{PEFT}{name}" in known else name: state[name] for name in state}
         args, kwargs = STATE.replaced(args, kwargs, fitting)
     return original(*args, **kwargs)
@@ -95,19 +95,6 @@ def _remapped(loaded: Any, tuner: Any, model: Any, adapter: str, prefixes: Calla
     """``loaded`` by the names of ``model``, on ranks that were not told its state too."""
     exact = prefixes(model, adapter_name=adapter)
     under = tuple(f"{prefix}." for prefix in exact)
-    own = [name for name in names(model) if name in exact or name.startswith(under)]
+    own = [name for name in state_names(model) if name in exact or name.startswith(under)]
     fitting = {tuner._remove_adapter_name_from_key(name, adapter): name for name in own}
     return {fitting.get(name, name): value for name, value in loaded.items()}
-
-
-def has_units(model: Any) -> bool:
-    """Whether a part of ``model`` is a unit of FSDP1."""
-    return any(UNIT in part._modules for part in model.modules())
-
-
-def names(model: Any) -> Iterator[str]:
-    """The names that the tensors of ``model`` have in its state."""
-    for path, part in model.named_modules():
-        kept = [*part._parameters, *(part._buffers.keys() - part._non_persistent_buffers_set)]
-        for name in kept:
-            yield f"{path}.{name}".replace(INSIDE, "").removeprefix(".")

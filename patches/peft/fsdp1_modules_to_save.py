@@ -18,17 +18,17 @@ Upstream: https://github.com/huggingface/peft/issues/2450, the same under DeepSp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
+from .._shared.fsdp1_names import state_names
+
 CLASS, SAVED, LOADED = "ModulesToSaveWrapper", "adapter_state_dict", "adapter_state_dict_load_map"
 ASKED = "self.modules_to_save[adapter_name].state_dict()"
 ADAPTER, STATE = Argument(0, "adapter_name"), Argument(1, "state_dict")
-INSIDE = "_fsdp_wrapped_module."  # what FSDP1 puts into names
-FLAT = "_flat_param"  # all parameters of a unit, which knows their names
 
 
 def look(code: Code) -> str | None:
@@ -53,7 +53,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         unit = _unit(self, adapter)
         if unit is None:
             return original(self, *args, **kwargs)
-        return {name: f"modules_to_save.{adapter}.{name}" for name in _names(unit)}
+        return {name: f"modules_to_save.{adapter}.{name}" for name in state_names(unit)}
 
     patch.wrap(getattr(module, CLASS), SAVED, saved)
     patch.wrap(getattr(module, CLASS), LOADED, loaded)
@@ -72,13 +72,3 @@ def _unit(wrapper: Any, adapter: Any) -> Any:
 def _within(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """What lies under ``prefix``, by its name there."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
-
-
-def _names(unit: Any) -> Iterator[str]:
-    """The names that ``unit.state_dict()`` would have."""
-    for path, part in unit.named_modules():
-        kept = [*part._parameters, *(part._buffers.keys() - part._non_persistent_buffers_set)]
-        own = [name for name in kept if getattr(part, name) is not None and name != FLAT]
-        # Without ``use_orig_params`` a module inside has no parameters of its own.
-        for name in (*own, *getattr(getattr(part, FLAT, None), "_fqns", ())):
-            yield f"{path}.{name}".replace(INSIDE, "").removeprefix(".")

@@ -130,6 +130,20 @@ def adapter_of_units(cell: Cell, folder: Path) -> Gradients:
     return _check_saved(engine.model, right)
 
 
+def adapter_of_flat_units(cell: Cell, folder: Path) -> Gradients:
+    """An adapter that is loaded comes out again, where all parameters of a unit are one tensor."""
+    peft, fsdp = importlib.import_module("peft"), importlib.import_module("torch.distributed.fsdp")
+    model = loading.prepare(cell, folder)
+    right = {name: 2 * value for name, value in peft.get_peft_model_state_dict(model).items()}
+    policy = importlib.import_module("peft.utils.other").fsdp_auto_wrap_policy(model)
+    wrapped = fsdp.FullyShardedDataParallel(
+        model, auto_wrap_policy=policy, use_orig_params=False, device_id=torch.device("cpu")
+    )
+    with _whole(wrapped, rank0_only=True):
+        peft.set_peft_model_state_dict(wrapped, dict(right))
+    return _check_saved(wrapped, right)
+
+
 def _check_saved(model: Any, right: Gradients) -> Gradients:
     with _whole(model, rank0_only=False):
         found: Gradients = importlib.import_module("peft").get_peft_model_state_dict(model)
@@ -781,6 +795,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "tiled": tiled,
     "forward_between": forward_between,
     "adapter_of_units": adapter_of_units,
+    "adapter_of_flat_units": adapter_of_flat_units,
     "shared_layers": shared_layers,
     "recurrent": recurrent,
     "umt5": umt5,
