@@ -10,9 +10,9 @@ Why: what makes a step of the gradients, ``engine.backward`` does before and aft
 
 Before 0.18.3, which takes either.
 
-The change: an error says which line to change, where there was one that did not; a warning where the run goes
-on. It is not made to work: a script that says ``loss.backward()`` may have divided by the accumulation steps,
-as plain torch asks, or not, as DeepSpeed does, and only its author knows.
+The change: an error says which line to change, where there was one of its kind that did not; a warning where
+the run goes on. It is not made to work: a script that says ``loss.backward()`` may have divided by the
+accumulation steps, as plain torch asks, or not, as DeepSpeed does, and only its author knows.
 
 Left alone: what goes right. ZeRO-1 adds ``loss.backward()`` to the ``engine.backward`` that follows it; a
 pipeline, and a script that calls ``engine.allreduce_gradients()``, end a backward by themselves.
@@ -92,7 +92,7 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
         return original(self, *args, **kwargs)
     except AssertionError as error:  # a parameter has two gradients
         if optimizer in _waiting:
-            raise RuntimeError(ENDS) from error
+            raise type(error)(ENDS) from error
         raise
     finally:
         _running.discard(optimizer)
@@ -107,7 +107,7 @@ def arrive(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
         return original(self, *args, **kwargs)
     except (AttributeError, TypeError) as error:
         if getattr(self, "ipg_buffer", None) is None and not hasattr(self, "ipg_buckets"):
-            raise RuntimeError(ENDS) from error
+            raise type(error)(ENDS) from error
         raise
 
 
@@ -133,7 +133,7 @@ def _step_without(patch: Patch, original: Callable[..., Any], self: Any, *args: 
         result = original(self, *args, **kwargs)
     except (KeyError, TypeError, RuntimeError) as error:
         if none or UNRELEASED in str(error):
-            raise RuntimeError(ENDS) from error
+            raise type(error)(ENDS) from error
         raise
     patch.warn("a step", LEFT_OUT)
     return result
