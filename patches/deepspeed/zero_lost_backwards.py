@@ -269,9 +269,9 @@ def _put_back(optimizer: Any, earlier: dict[int, list[Any]]) -> None:
 
 
 def _offloaded(optimizer: Any) -> list[tuple[Any, Any]]:
-    """Take the same from the CPU: the gradient of each partition, and what stood in it."""
+    """Take the same from the CPU: each partition's gradient, the window's sums, what stood in them."""
     _copied()
-    found = [(gradient, gradient.clone()) for gradient in _on_cpu(optimizer)]
+    found = [(tensor, tensor.clone()) for tensor in (*_on_cpu(optimizer), *_sums(optimizer))]
     _blank(optimizer)
     return found
 
@@ -281,6 +281,14 @@ def _on_cpu(optimizer: Any) -> list[Any]:
     sums_itself = getattr(optimizer, "_use_compact_grad_partition_buffer", lambda group: False)
     partitions = enumerate(optimizer.single_partition_of_fp32_groups)
     return [part.grad for group, part in partitions if part.grad is not None and not sums_itself(group)]
+
+
+def _sums(optimizer: Any) -> list[Any]:
+    """The window's sums on the CPU, to which a ``loss.backward()`` adds; not those kept in the gradients."""
+    partitions = optimizer.single_partition_of_fp32_groups
+    kept = {part.grad.untyped_storage().data_ptr() for part in partitions if part.grad is not None}
+    sums = optimizer.accumulated_grads_in_cpu.values()
+    return [tensor for tensor in sums if tensor.untyped_storage().data_ptr() not in kept]
 
 
 def _blank(optimizer: Any) -> None:
