@@ -127,10 +127,11 @@ def adapter_of_units(cell: Cell, folder: Path) -> Gradients:
         engine.model, rank0_only=True
     ):  # as accelerate resumes: only the first has a state to compare with
         peft.set_peft_model_state_dict(engine.model, right)
+    _adapter_of_flat_units(cell, folder)
     return _check_saved(engine.model, right)
 
 
-def adapter_of_flat_units(cell: Cell, folder: Path) -> Gradients:
+def _adapter_of_flat_units(cell: Cell, folder: Path) -> None:
     """An adapter that is loaded comes out again, where all parameters of a unit are one tensor."""
     peft, fsdp = importlib.import_module("peft"), importlib.import_module("torch.distributed.fsdp")
     model = loading.prepare(cell, folder)
@@ -141,7 +142,7 @@ def adapter_of_flat_units(cell: Cell, folder: Path) -> Gradients:
     )
     with _whole(wrapped, rank0_only=True):
         peft.set_peft_model_state_dict(wrapped, dict(right))
-    return _check_saved(wrapped, right)
+    _check_saved(wrapped, right)
 
 
 def _check_saved(model: Any, right: Gradients) -> Gradients:
@@ -795,7 +796,6 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "tiled": tiled,
     "forward_between": forward_between,
     "adapter_of_units": adapter_of_units,
-    "adapter_of_flat_units": adapter_of_flat_units,
     "shared_layers": shared_layers,
     "recurrent": recurrent,
     "umt5": umt5,
