@@ -26,6 +26,7 @@ FINISHED = (
 IDLE = (
     "ValueError: expected to be in states [<TrainingState.IDLE: 1>] but current state is TrainingState.IDLE"
 )
+TWICE = "RuntimeError: Expected to mark a variable ready only once."
 LEAF = "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place operation."
 HEAD = "size mismatch, got input (2), mat (2x4096), vec (65667072)"
 LIGER = 'File "/x/liger_kernel/ops/fused_linear_cross_entropy.py", line 59, in forward\n'
@@ -78,6 +79,9 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
             "to resume\nThere were missing keys in the checkpoint model loaded: ['model.visual.w'",
             "F44",
         ),
+        (TWICE, "F3"),
+        (TWICE + " DDP does not support such use cases yet.", None),  # torch 1, older than every gate
+        ("RF-DETR under DDP\n" + TWICE, None),
         (LEAF, None),
         ("gears_model.train(epochs=20)\n" + LEAF, None),
         ("text_encoder.get_input_embeddings().weight = MyFunction(weight)\n" + LEAF, None),
