@@ -38,8 +38,8 @@ TRAINING = (
 )
 LIMIT = 60.0  # seconds of a machine with nothing else to do: the slowest takes a third
 ALIKE = 1e-4  # of norms of gradients and of weights: ZeRO adds up ten million squares in float32
-# What a smaller norm is held against: an adapter begins at zero, and the rounding of ZeRO's sums, which is the
-# same to the last bit without checkpointing, is a large part of it.
+# What a smaller norm is held against: an adapter begins at zero, and the rounding of ZeRO's sums, which is
+# the same to the last bit without checkpointing, is a large part of it.
 SMALL = 1e-3
 # The last is LLaMA-Factory's: it trains with the releases that are there.
 ENVIRONMENT = {"WANDB_MODE": "disabled", "HF_DATASETS_OFFLINE": "1", "DISABLE_VERSION_CHECK": "1"}
