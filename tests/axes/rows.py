@@ -32,6 +32,8 @@ class Row:
     amplified: float = 1.0  # what its loss multiplies rounding by
     engines: tuple[str, ...] = ENGINES  # under which it says anything
     text: bool = False  # a Llama instead
+    kind: str = ""  # or another family
+    evaluated: bool = False  # the measure is what the model evaluates: it may train another function
     headless: bool = False  # the language model's head is frozen: nothing uses it
     parallel: str = ""  # of parallel.py
     together: int = 1  # ranks that train on one batch between them
@@ -137,6 +139,8 @@ ROWS = {
     "deepspeed-checkpointing": Row("memory", memory="deepspeed", text=True),
     "compiled": Row("memory", memory="compiled", text=True),
     "tiled-mlp": Row("memory", memory="tiled"),
+    "shared-layers": Row("memory", kind="gemma3n_text", evaluated=True),
+    "shared-layers-without-checkpointing": Row("memory", memory="none", kind="gemma3n_text", evaluated=True),
     # --- lifecycle
     "freeze": Row("lifecycle", between="freeze"),
     "unfreeze": Row("lifecycle", between="unfreeze"),
@@ -162,4 +166,5 @@ def cell_of(name: str, engine: str) -> Cell:
     """The training of the row ``name`` under ``engine``."""
     row = ROWS[name]
     said = {"compared": STEPS, "optimizer": OPTIMIZERS.get(engine, "adamw"), **row.cell}
-    return Cell("llama" if row.text else "qwen2_vl", engine, "full", trainer=name, **said)
+    kind = row.kind or ("llama" if row.text else "qwen2_vl")
+    return Cell(kind, engine, "full", trainer=name, **said)

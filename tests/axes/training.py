@@ -51,6 +51,8 @@ class Training:
         model = adapters.ADAPTERS[self.row.adapter](loading.load(self.cell, self.folder))
         if self.row.data == "packed":
             model.config.use_cache = True  # as it is where nobody says otherwise
+        if self.row.evaluated and self.measures:
+            model.eval().config.use_cache = True
         if self.row.headless:
             model.lm_head.requires_grad_(False)
         if self.cell.checkpointing != "off":

@@ -148,9 +148,9 @@ def _row(name: str, about: Mapping[str, str], words: Mapping[str, str]) -> str:
     return f"| {name} | {' | '.join(bare)} | {after} | {said} |"
 
 
-def has_run(about: Mapping[str, str], side: str) -> bool:
-    """Whether it is known of a class what one side makes of it."""
-    return bool(about["not made"] or about[f"{side} {MODES[0]}"])
+def has_run(about: Mapping[str, str], side: str, *, unmade: bool = False) -> bool:
+    """Whether it is known of a class what one side makes of it; ``unmade`` are to be tried again."""
+    return bool((about["not made"] and not unmade) or about[f"{side} {MODES[0]}"])
 
 
 def merge(found: Found, stack: str, side: str, ran: Iterable[Line]) -> None:
@@ -176,12 +176,14 @@ def main() -> None:
     parser.add_argument("--sides", default=",".join(SIDES))
     parser.add_argument("--out", type=Path, help="keep what was run here, and do not run it again")
     parser.add_argument("--missing", action="store_true", help="only what is not on record")
+    parser.add_argument("--unmade", action="store_true", help="the missing, and what could not be made")
     parser.add_argument("--unrun", action="store_true", help="take what --out has, run nothing")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="modes-") as temporary:
         for side in asked.sides.split(","):
             out = (asked.out or Path(temporary)) / side
-            known = [name for name, about in read().get(asked.stack, {}).items() if has_run(about, side)]
+            recorded, unmade = read().get(asked.stack, {}).items(), asked.unmade and side == "bare"
+            known = [name for name, about in recorded if has_run(about, side, unmade=unmade)]
             ran = (
                 lines_of(out / "lines")
                 if asked.unrun
@@ -190,7 +192,7 @@ def main() -> None:
                     asked.only,
                     out,
                     patched=side == "patched",
-                    known=known if asked.missing else (),
+                    known=known if asked.missing or asked.unmade else (),
                 )
             )
             found = read()  # only now: another run may have been put on record in the meantime
