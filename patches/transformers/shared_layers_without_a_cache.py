@@ -15,8 +15,8 @@ The change: where a layer is given no cache, it gets a register of this forward,
 layers take and nothing else. A layer that is computed again in the backward gets that of its forward. An
 explicit ``use_reentrant=True`` cannot reach a tensor inside a register: such layers take the non-reentrant
 variant, said once. What a layer that shares has for keys and values of its own gets a gradient of zero where
-DDP waits for one, as it did when it was used. Where there is a cache nothing else changes. Run on 4.53.3,
-4.54.1, 4.55.4, 4.56.2, 4.57.6, 5.2.0 and 5.5.0.
+DDP waits for one, which is none again after the backward. Where there is a cache nothing else changes. Run
+on 4.53.3, 4.54.1, 4.55.4, 4.56.2, 4.57.6, 5.2.0 and 5.5.0.
 
 Upstream: https://github.com/huggingface/transformers/issues/45242,
 https://github.com/huggingface/transformers/pull/45312
@@ -33,9 +33,12 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
+from .._shared.blank_image import add_nothing
+from .._shared.missing_gradients import from_nothing
 from .._shared.training_group import running_ddp
 
 CACHES, FUNCTION = ("past_key_values", "past_key_value"), "_gradient_checkpointing_func"
+WRAPPED = "_fsdp_wrapped_module"  # a unit of FSDP1 hands on what is read from it, not what is written to it
 SHARED = "[self.kv_shared_layer_index]"
 PLACES = ("shared_layers", f"past_key_value.layers{SHARED}", f"past_key_value.key_cache{SHARED}")
 _REENTRANT = (
@@ -101,7 +104,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         shares = (getattr(layer.self_attn, "kv_shared_layer_index", None) for layer in self.layers)
         register = Register({layer for layer in shares if layer is not None})
         with contextlib.ExitStack() as swapped:
-            for layer in self.layers:
+            for each in self.layers:
+                layer = getattr(each, WRAPPED, each)
                 if getattr(layer, "gradient_checkpointing", False) and self.training:
                     checkpoint = functools.partial(_checkpoint, patch, register, getattr(layer, FUNCTION))
                     swapped.enter_context(patch.swapped(layer, FUNCTION, checkpoint))
@@ -120,7 +124,7 @@ def _attend(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: An
         kwargs[cache] = register
     output, *rest = original(self, *args, **kwargs)
     if getattr(self, "is_kv_shared_layer", False) and (unused := _unused(self)):
-        output = output + sum((parameter * 0.0).sum() for parameter in unused)
+        output = add_nothing(output, unused, functools.partial(from_nothing, unused, dropped=True))
     return (output, *rest)
 
 

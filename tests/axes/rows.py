@@ -29,7 +29,7 @@ class Row:
     data: str = "images"  # of data.py
     cell: Mapping[str, Any] = field(default_factory=dict)  # fields of the lab's Cell
     low: bool = False  # of half precision: held to less
-    amplified: float = 1.0  # what its loss multiplies rounding by
+    amplified: float = 1.0  # what its loss, or its model, multiplies rounding by
     engines: tuple[str, ...] = ENGINES  # under which it says anything
     text: bool = False  # a Llama instead
     kind: str = ""  # or another family
@@ -54,6 +54,7 @@ SLICED: dict[str, Any] = {
     "engines": ZERO,
 }
 COLD = 10.0  # a temperature of 0.1 under what is compared
+STEEP = 10.0  # one unit in the last place of a Gemma 3n's weights moves its first gradients by 7e-6
 # Torch's autocast and its scaler of losses, where DeepSpeed has settings of its own.
 HALF: dict[str, Any] = {"objective": "autocast_half", "parallel": "scaled", "low": True, "engines": TORCH}
 SCALED = {"fp16": {"enabled": True, "initial_scale_power": 6, "hysteresis": 1}}
@@ -139,8 +140,10 @@ ROWS = {
     "deepspeed-checkpointing": Row("memory", memory="deepspeed", text=True),
     "compiled": Row("memory", memory="compiled", text=True),
     "tiled-mlp": Row("memory", memory="tiled"),
-    "shared-layers": Row("memory", kind="gemma3n_text", evaluated=True),
-    "shared-layers-without-checkpointing": Row("memory", memory="none", kind="gemma3n_text", evaluated=True),
+    "shared-layers": Row("memory", kind="gemma3n_text", evaluated=True, amplified=STEEP),
+    "shared-layers-without-checkpointing": Row(
+        "memory", memory="none", kind="gemma3n_text", evaluated=True, amplified=STEEP
+    ),
     # --- lifecycle
     "freeze": Row("lifecycle", between="freeze"),
     "unfreeze": Row("lifecycle", between="unfreeze"),
