@@ -21,7 +21,8 @@ on the CPU begin anew, and norms are those of the sum. Where a step follows each
 add. A release that adds backwards up by itself, or keeps a window's sums on the CPU until a step (0.19), does
 so after a ``zero_grad`` too, and what is offloaded keeps the gradient of a parameter that the next backward
 does not use: there the sums of a window that had ended are dropped before the next backward, whose step would
-otherwise take the batch that the script threw away.
+otherwise take the batch that the script threw away. From 0.15 to 0.18 no batch that ended a window is in the
+sums on the CPU, and what the window has there stays.
 
 A ``loss.backward()`` without the engine, which 0.18.3 made equal to the engine's own, counts in the same way,
 before or after an ``engine.backward`` or another of its kind, where the release says when a backward is over.
@@ -39,6 +40,7 @@ https://github.com/allenai/open-instruct/pull/1498; offloaded: https://github.co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -54,9 +56,12 @@ PROLOGUE_OF_ENGINE, EPILOGUE_OF_ENGINE = "_backward_prologue", "_backward_epilog
 DEPTH = "_backward_active_depth"
 LOSS = Argument(0, "loss")
 FORGETS = "self.all_grad_tensors[i] = None"
+ACCUMULATE = "async_accumulate_grad_in_cpu_via_gpu"
+FIRST_ONLY = re.compile(r"else:\s+copy_gradients_to_cpu\(\)")  # else: not the first of a window
 INSIDE = "inside_no_sync_ctxt"  # of an engine in its no_sync, where a backward reduces nothing
 
 _adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
+_sparing: WeakSet[type] = WeakSet()  # those that put no backward that ends a window into the sums on the CPU
 _dropped: WeakSet[Any] = WeakSet()  # optimizers whose gradients were dropped since the last backward
 _running: WeakSet[Any] = WeakSet()  # in the middle of one
 _ended: WeakSet[Any] = WeakSet()  # offloaded, and at the end of a window
@@ -103,6 +108,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
     handed_over = of_module(module).function(f"{OPTIMIZER}.{EPILOGUE}")
     if handed_over is not None and FORGETS not in handed_over:
         _adding.add(module.DeepSpeedZeroOptimizer)
+    accumulate = of_module(module).function(f"{OPTIMIZER}.{ACCUMULATE}")
+    if accumulate is not None and FIRST_ONLY.search(accumulate.source):
+        _sparing.add(module.DeepSpeedZeroOptimizer)
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -115,7 +123,7 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
     if optimizer in _dropped:
         _ended.discard(optimizer)
         if optimizer.cpu_offload and _had_ended(self, optimizer):
-            _blank(optimizer)
+            _blank(_on_cpu(optimizer) if type(optimizer) in _sparing else _all_on_cpu(optimizer))
     earlier = {} if optimizer.cpu_offload else _earlier(self, optimizer)
     offloaded = _offloaded(optimizer) if optimizer in _ended else []
     _running.add(optimizer)
@@ -272,7 +280,7 @@ def _offloaded(optimizer: Any) -> list[tuple[Any, Any]]:
     """Take the same from the CPU: each partition's gradient, the window's sums, what stood in them."""
     _copied()
     found = [(tensor, tensor.clone()) for tensor in (*_on_cpu(optimizer), *_sums(optimizer))]
-    _blank(optimizer)
+    _blank(_all_on_cpu(optimizer))
     return found
 
 
@@ -291,10 +299,14 @@ def _sums(optimizer: Any) -> list[Any]:
     return [tensor for tensor in sums if tensor.untyped_storage().data_ptr() not in kept]
 
 
-def _blank(optimizer: Any) -> None:
-    """Begin the gradients on the CPU and the window's sums there anew, as if no parameter had any."""
+def _all_on_cpu(optimizer: Any) -> list[Any]:
+    return [*_on_cpu(optimizer), *optimizer.accumulated_grads_in_cpu.values()]
+
+
+def _blank(tensors: list[Any]) -> None:
+    """Begin what is on the CPU anew, as if no parameter had a gradient."""
     _copied()
-    for tensor in (*_on_cpu(optimizer), *optimizer.accumulated_grads_in_cpu.values()):
+    for tensor in tensors:
         tensor.fill_(-0.0)  # it stands for none until something is added to it, and changes nothing of that
 
 
