@@ -162,7 +162,8 @@ def test_other_optimizers_are_left_alone() -> None:
 def test_offloaded_sums_are_added_until_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is added in a window that follows a step, whichever of its micro-batches it is."""
     added: list[int] = []
-    monkeypatch.setattr(patch, "_blank", lambda optimizer: None)
+    monkeypatch.setattr(patch, "_blank", lambda tensors: None)
+    monkeypatch.setattr(patch, "_all_on_cpu", lambda optimizer: [])
     monkeypatch.setattr(patch, "_offloaded", lambda optimizer: [7])
     monkeypatch.setattr(patch, "_add_offloaded", lambda optimizer, earlier: added.extend(earlier))
     optimizer = DeepSpeedZeroOptimizer()
