@@ -33,7 +33,7 @@ HEADS = {
     "en": ("a step of 5,000 parameters", "time", "Python calls", "blocks of memory that steps leave"),
     "zh": ("5,000 个参数的一步", "时间", "Python 调用次数", "各步之后留下的内存块"),
 }
-LEFT = {"en": "{bare_blocks} → {blocks} in {steps} steps", "zh": "{steps} 步:{bare_blocks} → {blocks}"}
+LEFT = {"en": "{bare_blocks} → {blocks} in {steps} steps", "zh": "{steps} 步：{bare_blocks} → {blocks}"}
 
 
 def measure(setting: str, steps: int, *more: str) -> dict[str, Any]:

@@ -24,8 +24,8 @@ HEADS = {
         *("with vlmpatch, not checkpointed", "checkpointed"),
     ),
     "zh": (
-        *("transformers", "视觉塔", "在计算图中", "保留量,视觉塔不开检查点", "保留量,开检查点"),
-        *("使用 vlmpatch,不开检查点", "开检查点"),
+        *("transformers", "视觉塔", "在计算图中", "保留量，视觉塔不开检查点", "保留量，开检查点"),
+        *("使用 vlmpatch，不开检查点", "开检查点"),
     ),
 }
 WORDS = {

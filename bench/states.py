@@ -24,7 +24,7 @@ TUNINGS = {"full": {"en": "full", "zh": "全参"}, "lora": {"en": "LoRA", "zh": 
 BEGIN = "<!-- written by bench.states -->"
 HEADS = {
     "en": ("engine", "tuning", "computed, bytes a rank", "measured"),
-    "zh": ("引擎", "微调方式", "计算值,每个 rank 的字节数", "测量值"),
+    "zh": ("引擎", "微调方式", "计算值，每个 rank 的字节数", "测量值"),
 }
 
 

@@ -41,22 +41,22 @@ WORDS = {
     "zh": {
         "title": "# 各类失败",
         "intro": (
-            "视觉语言模型里,梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题,按用户遇到的先后排列。"
-            "每一项有自己的页面:看到什么、原因、从哪个版本起、由什么修复、在哪些环境实测。"
-            "手上有报错?[粘贴到首页](../index.md)。"
+            "视觉语言模型里，梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题，按用户遇到的先后排列。"
+            "每一项有自己的页面：看到什么、原因、从哪个版本起、由什么修复、在哪些环境实测。"
+            "手上有报错？[粘贴到首页](../index.md)。"
         ),
-        "find": "筛选:报错信息、引擎、版本",
+        "find": "筛选：报错信息、引擎、版本",
         "foreign": "## 不由 vlmpatch 修复的",
-        "foreigners": "`explain` 也能认出这些,免得白找补丁。",
+        "foreigners": "`explain` 也能认出这些，免得白找补丁。",
         "see": "看到的现象",
-        "where": "**场景:** {text}。",
+        "where": "**场景：** {text}。",
         "why": "## 原因",
         "fixed": "## 修复它的补丁",
-        "off": "都可以关闭:`VLMPATCH_DISABLE={ids}`。",
-        "open": "没有专门的补丁;请按下面的建议处理。",
+        "off": "都可以关闭：`VLMPATCH_DISABLE={ids}`。",
+        "open": "没有专门的补丁；请按下面的建议处理。",
         "without": "## 不用 vlmpatch 时",
         "measured": "## 实测环境",
-        "legend": "两个 rank,与不开检查点的运行对照;[标记的含义](compatibility.md)。",
+        "legend": "两个 rank，与不开检查点的运行对照；[标记的含义](compatibility.md)。",
         "reports": "## 公开的报告",
     },
 }

@@ -6,7 +6,7 @@ from website.failure_pages import search_box
 
 LABEL = {
     "en": "Search: owner/repository#number, a model, an error",
-    "zh": "搜索:owner/repository#编号、模型、报错",
+    "zh": "搜索：owner/repository#编号、模型、报错",
 }
 
 

@@ -63,7 +63,7 @@ WORDS = {
         "shown": "{rows} situations, {runs} runs",
     },
     "zh": {
-        "find": "筛选:场景、失败",
+        "find": "筛选：场景、失败",
         "all": "全部",
         "engine": "引擎",
         "family": "模型系列",
@@ -73,7 +73,7 @@ WORDS = {
         "result": "结果",
         "about": "## 怎样测量的",
         "none": "没有符合这些条件的实测。",
-        "shown": "{rows} 个场景,{runs} 次运行",
+        "shown": "{rows} 个场景，{runs} 次运行",
     },
 }
 

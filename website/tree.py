@@ -19,7 +19,7 @@ from website import failure_pages, patch_pages, reports, results
 
 DESCRIPTION = {
     "en": "Version-gated patches that let vision-language models train with gradient checkpointing",
-    "zh": "按版本启用的补丁:让视觉语言模型在梯度检查点下正常训练",
+    "zh": "按版本启用的补丁：让视觉语言模型在梯度检查点下正常训练",
 }
 # What lies in the root of the repository, as English and Chinese; a page without Chinese is English in both.
 ROOT_PAGES = {

@@ -22,9 +22,9 @@ WORDS = {
     "zh": {
         "title": "# doctor 的代码",
         "intro": (
-            "`python -m vlmpatch doctor` 能发现的问题:**D** 属于环境,**L** 属于启动命令及其配置。"
-            "代码的含义不会改变。在当前环境由补丁解决的问题只作提示,不算警告。`python -m vlmpatch "
-            "explain L05` 显示其中一项;命令本身见 [doctor.md](../doctor.md)。"
+            "`python -m vlmpatch doctor` 能发现的问题：**D** 属于环境，**L** 属于启动命令及其配置。"
+            "代码的含义不会改变。在当前环境由补丁解决的问题只作提示，不算警告。`python -m vlmpatch "
+            "explain L05` 显示其中一项；命令本身见 [doctor.md](../doctor.md)。"
         ),
         "head": ("代码", "含义", "原因", "怎么办"),
         "failures": "({ids})",

@@ -50,29 +50,29 @@ WORDS = {
     "zh": {
         "title": "# 各类失败",
         "intro": (
-            "视觉语言模型里,梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题、原因是什么、"
-            "涉及哪些版本、由哪个补丁解决;按用户遇到的先后排列。“解决”的意思是:训练能跑;"
-            "不开检查点时有梯度的参数,开了检查点同样有梯度;每个 rank 上的梯度都与不开检查点时相同。"
-            "实际运行结果见 [compatibility.md](compatibility.md);`python -m vlmpatch explain F4` "
-            "显示其中一项,`python -m vlmpatch explain train.log` 找出一份日志属于哪一项。\n\n"
+            "视觉语言模型里，梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题、原因是什么、"
+            "涉及哪些版本、由哪个补丁解决；按用户遇到的先后排列。“解决”的意思是：训练能跑；"
+            "不开检查点时有梯度的参数，开了检查点同样有梯度；每个 rank 上的梯度都与不开检查点时相同。"
+            "实际运行结果见 [compatibility.md](compatibility.md)；`python -m vlmpatch explain F4` "
+            "显示其中一项，`python -m vlmpatch explain train.log` 找出一份日志属于哪一项。\n\n"
             "下面反复出现两个词。**reentrant** "
-            "检查点(`use_reentrant=True`)为每个检查点段单独跑一次嵌套的反向;**non-reentrant** "
+            "检查点（`use_reentrant=True`）为每个检查点段单独跑一次嵌套的反向；**non-reentrant** "
             "则在同一次反向之内重算该段。"
         ),
         "failure": "失败",
         "see": "看到的现象",
-        "seen": "- **现象:** {text}。",
-        "where": "- **场景:** {text}。",
+        "seen": "- **现象：** {text}。",
+        "where": "- **场景：** {text}。",
         "ended": "**由以下补丁解决**",
-        "open": "**没有专门的补丁;** 请按建议处理。",
-        "advice": "**建议:** {text}",
-        "rows": "**相关实测:** [compatibility.md](compatibility.md) 中的 {text}。",
-        "reported": "**最新版本仍有此问题;已报告:** {text}。",
-        "unreported": "**最新版本仍有此问题;尚未报告。**",
-        "stays": "**最新版本同样如此,没有可以报告的:**{text}。",
+        "open": "**没有专门的补丁；** 请按建议处理。",
+        "advice": "**建议：** {text}",
+        "rows": "**相关实测：** [compatibility.md](compatibility.md) 中的 {text}。",
+        "reported": "**最新版本仍有此问题；已报告：** {text}。",
+        "unreported": "**最新版本仍有此问题；尚未报告。**",
+        "stays": "**最新版本同样如此，没有可以报告的：**{text}。",
         "report": " {place} 中有复现脚本、最小改动和报告正文。",
         "foreign": "## 不归 vlmpatch 解决的",
-        "foreigners": "`explain` 能把它们区分开,免得白找补丁。",
+        "foreigners": "`explain` 能把它们区分开，免得白找补丁。",
         "head": ("是什么", "原因", "怎么办"),
         "join": "、",
     },

@@ -23,10 +23,10 @@ WORDS = {
     "zh": {
         "title": "# 各项目自带的启动脚本",
         "intro": (
-            "`python -m vlmpatch doctor --command` 对 {repositories} 个公开仓库的 {count} 个脚本的理解,"
-            "按 {installed} 判断;代码见 [doctor 的代码](doctor-codes.md)。"
-            "*会出问题*:不用 vlmpatch 时。*仍会发生*:使用后依然存在。记录在 `data/launches.csv`,"
-            "含 commit 与摘要;`python -m tests.lab.launches SOURCES` 重新检查这些脚本。"
+            "`python -m vlmpatch doctor --command` 对 {repositories} 个公开仓库的 {count} 个脚本的理解，"
+            "按 {installed} 判断；代码见 [doctor 的代码](doctor-codes.md)。"
+            "*会出问题*：不用 vlmpatch 时。*仍会发生*：使用后依然存在。记录在 `data/launches.csv`,"
+            "含 commit 与摘要；`python -m tests.lab.launches SOURCES` 重新检查这些脚本。"
         ),
         "head": ("脚本", "理解", "会出问题", "由其解决", "仍会发生", "值得知道"),
         "training": "没有训练",

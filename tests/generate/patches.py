@@ -22,8 +22,8 @@ WORDS = {
             "code shows the bug; `python -m vlmpatch doctor` says which do in your environment."
         ),
         "ends": "Fixes",
-        "severity": "What it was",
-        "acts": "Acts with",
+        "severity": "Effect",
+        "acts": "Applies to",
         "target": "Changes",
         "upstream": "Upstream",
         "off": "Switch off",
@@ -41,8 +41,8 @@ WORDS = {
     "zh": {
         "title": "# 各个补丁",
         "intro": (
-            "按所修复的项目列出每个补丁:解决什么、何时起作用,以及补丁文件对自己的说明(英文)。"
-            "版本在范围之内、且已安装的代码确有该问题时,补丁才起作用;`python -m vlmpatch doctor` "
+            "按所修复的项目列出每个补丁：解决什么、何时起作用，以及补丁文件对自己的说明（英文）。"
+            "版本在范围之内、且已安装的代码确有该问题时，补丁才起作用；`python -m vlmpatch doctor` "
             "会说明在你的环境里哪些起作用。"
         ),
         "ends": "解决",
@@ -60,7 +60,7 @@ WORDS = {
         "cost": "耗时或占内存",
         "join": "、",
         "colon": ":",
-        "own": "补丁文件的说明:",
+        "own": "补丁文件的说明：",
     },
 }
 

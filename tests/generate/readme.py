@@ -19,7 +19,7 @@ MOST = 2
 FIRST = 12  # rows; the others are folded
 FOLDED = {
     "en": "{count} more: loading, saving, scripts of older releases, wrong training without an error",
-    "zh": "另外 {count} 项:加载与保存、按旧版本写的脚本、没有报错的训练错误",
+    "zh": "另外 {count} 项：加载与保存、按旧版本写的脚本、没有报错的训练错误",
 }
 
 

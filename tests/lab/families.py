@@ -161,10 +161,10 @@ WORDS = {
         "lost": "No small model of these could be made from their configurations: {}.",
     },
     "zh": {
-        "bare off": "无补丁,不开检查点",
-        "bare default": "无补丁,开检查点",
-        "patched default": "vlmpatch,开检查点",
-        "lost": "以下家族未能由其配置做出小模型:{}。",
+        "bare off": "无补丁，不开检查点",
+        "bare default": "无补丁，开检查点",
+        "patched default": "vlmpatch，开检查点",
+        "lost": "以下家族未能由其配置做出小模型：{}。",
     },
 }
 

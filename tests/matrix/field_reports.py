@@ -59,13 +59,13 @@ WORDS: dict[str, dict[str, str]] = {
         "note": "{state}: {note}",
     },
     "zh": {
-        "title": "# 我的帖子在这里吗?",
+        "title": "# 我的帖子在这里吗？",
         "intro": (
-            "{count} 个公开帖子:训练在 gradient checkpointing、DDP、ZeRO 与 LoRA 相遇处失败,"
+            "{count} 个公开帖子：训练在 gradient checkpointing、DDP、ZeRO 与 LoRA 相遇处失败，"
             "以及 `import vlmpatch` 之后各自的结果。请用 `owner/repository#编号` 查找你的帖子。"
-            "“已解决”指:该问题在所列环境中复现,不用 vlmpatch 时失败,使用后可训练,且梯度与普通运行相等。"
-            "这是用小模型做的,并非由发帖人验证;模型与帖子不同之处,该行或该节会写明。"
-            "“已指出”指:没有补丁可解决,但报错、`doctor`、`VLMPATCH_WATCH` 或 `explain` 会写明原因与办法。"
+            "“已解决”指：该问题在所列环境中复现，不用 vlmpatch 时失败，使用后可训练，且梯度与普通运行相等。"
+            "这是用小模型做的，并非由发帖人验证；模型与帖子不同之处，该行或该节会写明。"
+            "“已指出”指：没有补丁可解决，但报错、`doctor`、`VLMPATCH_WATCH` 或 `explain` 会写明原因与办法。"
             "原因见 [failures.md](failures.md),"
             "环境见 [compatibility.md](compatibility.md)。"
             "帖子的数据在 `data/field-reports.toml`。"
@@ -76,9 +76,9 @@ WORDS: dict[str, dict[str, str]] = {
         "unclear": "无法判断",
         "foreign": "其他原因",
         "head": "| 帖子 | 训练内容 | 所提版本 | 使用 vlmpatch |",
-        "seen": "现象:{seen}。",
+        "seen": "现象：{seen}。",
         "by": "由 {patches} 解决。以 {models} 在 {stacks} 上测量。",
-        "nothing": "没有补丁可以解决;`python -m vlmpatch explain {failure}` 写有原因与办法。",
+        "nothing": "没有补丁可以解决；`python -m vlmpatch explain {failure}` 写有原因与办法。",
         "join": "、",
         "note": "{state}:{note}",
     },

@@ -76,28 +76,28 @@ WORDS = {
     "zh": {
         "title": "# 兼容性",
         "intro": (
-            "以下均为实测:每一行在有标记的环境中以两个 rank(gloo)运行,一次不用 vlmpatch,一次使用。"
-            "“正确”指:运行结束;关闭 checkpointing 时有梯度的每个可训练张量都有梯度;"
-            "所有梯度与关闭 checkpointing 时相等(float32,相对误差不超过 1e-5);各 rank 一致。"
-            "`make matrix` 重新测量;"
-            "结果见 `data/results/`,各行定义见 `cases/`。"
+            "以下均为实测：每一行在有标记的环境中以两个 rank（gloo）运行，一次不用 vlmpatch，一次使用。"
+            "“正确”指：运行结束；关闭 checkpointing 时有梯度的每个可训练张量都有梯度；"
+            "所有梯度与关闭 checkpointing 时相等（float32，相对误差不超过 1e-5）；各 rank 一致。"
+            "`make matrix` 重新测量；"
+            "结果见 `data/results/`，各行定义见 `cases/`。"
         ),
-        "dates": "测量日期 {first} 至 {last},CPU;未注明的环境为 {torch}、Python 3.11。",
+        "dates": "测量日期 {first} 至 {last}，CPU；未注明的环境为 {torch}、Python 3.11。",
         "legend": (
-            f"{MENDED} 不用 vlmpatch 失败,使用后正确 · {RIGHT} 用与不用都正确 · {OVERRULED} "
-            f"同前,但用户的显式选择必然失败:改用其他方式并提示 · {EARLIER} 在较早修订上测得 · "
-            "空白:该环境缺少所需内容,或未运行"
+            f"{MENDED} 不用 vlmpatch 失败，使用后正确 · {RIGHT} 用与不用都正确 · {OVERRULED} "
+            f"同前，但用户的显式选择必然失败：改用其他方式并提示 · {EARLIER} 在较早修订上测得 · "
+            "空白：该环境缺少所需内容，或未运行"
         ),
-        "current": "{all} 个结果中,{count} 个({dates})与今天的场景、补丁和固定版本一致。",
-        "earlier": f"{{count}} 个({{dates}},以 {EARLIER} 标记)在较早的修订上测得,或当时未记录修订。",
+        "current": "{all} 个结果中，{count} 个（{dates}）与今天的场景、补丁和固定版本一致。",
+        "earlier": f"{{count}} 个（{{dates}}，以 {EARLIER} 标记）在较早的修订上测得，或当时未记录修订。",
         "joint": "",
         "stacks": "## 环境",
         "table": "## 结果",
         "frameworks": "## 框架",
         "scripts": "## MiniCPM-V 的微调脚本",
         "aboutscripts": (
-            "完全不用 vlmpatch 时,脚本在其中第一个错误处就停止。"
-            "因此这里的 ✗ 指启用除该行补丁以外的所有补丁,其后的 ✓ 指启用全部补丁。"
+            "完全不用 vlmpatch 时，脚本在其中第一个错误处就停止。"
+            "因此这里的 ✗ 指启用除该行补丁以外的所有补丁，其后的 ✓ 指启用全部补丁。"
         ),
         "situation": "场景",
         "failure": "问题",
@@ -106,11 +106,11 @@ WORDS = {
         "patches": "## 补丁",
         "patch": "补丁",
         "on": "验证于",
-        "elsewhere": "不在本表中;由其自己的端到端测试覆盖",
+        "elsewhere": "不在本表中；由其自己的端到端测试覆盖",
         "faults": "## 矛盾",
-        "nofaults": "没有与 gate 矛盾的行:{count} 行全部证实 `compat.toml`。",
+        "nofaults": "没有与 gate 矛盾的行：{count} 行全部证实 `compat.toml`。",
         "count": "{count} 个",
-        "unmeasured": "已声明但尚未测量({count}/{all}):{listed}。",
+        "unmeasured": "已声明但尚未测量（{count}/{all}）:{listed}。",
         "whole": "全部",
     },
 }

@@ -41,14 +41,14 @@ WORDS = {
     "zh": {
         "title": "# 各项目自带的训练程序",
         "intro": (
-            "{repositories} 个公开仓库的 {count} 个训练程序,除需要 GPU 或读取视频的导入外未作修改:"
-            "带有真实特殊 token 的微型模型,有图像的样本与无图像的样本混合(程序支持时),两个 rank,三步。"
-            "正确是指:逐步的梯度范数与权重范数与不用检查点的 DDP 相同,误差不超过 {alike}。"
-            "`=`:不用与用 vlmpatch 都正确。`mended`:不用时报错或训练错误,用后正确。`ends`:两者都报错。"
-            "空格未运行,原因见 `tests/shipped/programs.toml`。"
+            "{repositories} 个公开仓库的 {count} 个训练程序，除需要 GPU 或读取视频的导入外未作修改："
+            "带有真实特殊 token 的微型模型，有图像的样本与无图像的样本混合（程序支持时），两个 rank，三步。"
+            "正确是指：逐步的梯度范数与权重范数与不用检查点的 DDP 相同，误差不超过 {alike}。"
+            "`=`：不用与用 vlmpatch 都正确。`mended`：不用时报错或训练错误，用后正确。`ends`：两者都报错。"
+            "空格未运行，原因见 `tests/shipped/programs.toml`。"
         ),
         "head": ("程序", "环境", *ENGINES, *FSDP, "不用 vlmpatch 时", "相差"),
-        "apart": "*相差*:使用 vlmpatch 时相对于其大小的最大差异。重新运行:",
+        "apart": "*相差*：使用 vlmpatch 时相对于其大小的最大差异。重新运行：",
         "warnings": "## 其间 vlmpatch 说了什么",
         "none": "这些运行中 vlmpatch 没有打印任何警告。",
         "warned": ("警告", "出现于", "判断"),

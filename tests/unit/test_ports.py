@@ -14,9 +14,10 @@ from vlmpatch_lab import ports
 
 @pytest.fixture(autouse=True)
 def counter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A counter of this test's own: the suite's others go on beside it."""
+    """A counter and ports of this test's own: the suite's others go on beside it, and use theirs."""
     path = tmp_path / "last"
     monkeypatch.setattr(ports, "_last_given", lambda: path)
+    monkeypatch.setattr(ports, "PORTS", range(ports.PORTS.stop, ports.PORTS.stop + 400))
     return path
 
 
@@ -38,7 +39,7 @@ def test_a_port_in_use_is_passed_over() -> None:
     assert ports._next_free(str(port - 1)) == port
 
 
-@pytest.mark.parametrize("kept", ["", "garbage", "7", str(ports.PORTS.stop - 1)])
+@pytest.mark.parametrize("kept", ["", "garbage", "7", str(ports.PORTS.stop + 399)])
 def test_a_counter_at_its_end_or_broken_starts_anew(kept: str, counter: Path) -> None:
     counter.write_text(kept)
     assert ports.free_port() in ports.PORTS

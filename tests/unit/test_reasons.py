@@ -60,16 +60,16 @@ def test_a_patchs_words_may_wait_for_their_chinese(monkeypatch: pytest.MonkeyPat
     [
         (
             "peft 0.18; will be applied when torch.x is imported; no verified versions on record",
-            "peft 0.18;导入 torch.x 时生效;没有已验证版本的记录",
+            "peft 0.18；导入 torch.x 时生效；没有已验证版本的记录",
         ),
         ("deepspeed 0.18.2 is not >=1,<2.dev0", "deepspeed 0.18.2 不在 >=1,<2.dev0 内"),
         (
             "Did you mean 'VLMPATCH_LOG'? It has no effect; there are VLMPATCH_DISABLE, VLMPATCH_LOG",
-            "是否想写 'VLMPATCH_LOG'?它不起作用;可用的有 VLMPATCH_DISABLE, VLMPATCH_LOG",
+            "是否想写 'VLMPATCH_LOG'？它不起作用；可用的有 VLMPATCH_DISABLE, VLMPATCH_LOG",
         ),
         (
             "/a/b.py has no Trainer.save; it will stay off",
-            "/a/b.py 没有 Trainer.save;它不会启用",
+            "/a/b.py 没有 Trainer.save；它不会启用",
         ),
         ("ValueError: a word of the user's own; and more", "ValueError: a word of the user's own; and more"),
     ],

@@ -14,12 +14,12 @@ document$.subscribe(() => {
 const CHINESE = document.documentElement.lang.startsWith("zh");
 const SAY = CHINESE
   ? {
-      seen: "日志中", why: "原因", active: "该次运行中 vlmpatch 已启用:请看 VLMPATCH_LOG=info 的输出。",
+      seen: "日志中", why: "原因", active: "该次运行中 vlmpatch 已启用：请看 VLMPATCH_LOG=info 的输出。",
       patches: "补丁", ranges: "适用版本见各补丁的页面", more: "完整说明", add: "加上这一行", line: "第 {line} 行",
-      unknown: "其中没有 vlmpatch 认识的失败。", error: "其中第一个未被捕获的错误:", perhaps: "也许是",
-      cut: "报错在异常之前被截断;需要直到写明错误的那一行。", empty: "没有内容。", none: "其中没有任何错误。",
-      instead: "它显示的是:", hint: "这是警告而不是错误:日志没有说运行失败。",
-      shortened: "文本太长,只读了结尾;整个文件请用命令行。",
+      unknown: "其中没有 vlmpatch 认识的失败。", error: "其中第一个未被捕获的错误：", perhaps: "也许是",
+      cut: "报错在异常之前被截断；需要直到写明错误的那一行。", empty: "没有内容。", none: "其中没有任何错误。",
+      instead: "它显示的是：", hint: "这是警告而不是错误：日志没有说运行失败。",
+      shortened: "文本太长，只读了结尾；整个文件请用命令行。",
     }
   : {
       seen: "Seen", why: "Why", active: "vlmpatch was active in that run: VLMPATCH_LOG=info shows what it did.",

@@ -18,7 +18,7 @@ else:
     import tomli as tomllib
 
 FIELD = "{}"
-_BETWEEN = {"; ": ";", ". ": "。", "? ": "?"}  # sentences, and clauses that were put together
+_BETWEEN = {"; ": "；", ". ": "。", "? ": "？"}  # sentences, and clauses that were put together
 _ANY = "(.+?)"
 SPLIT = re.compile(r"(; |(?<=[^.])\. |(?<=\?) )")
 
