@@ -27,7 +27,7 @@ APART = re.compile(
 # At its end, a name of code with its arguments: ``tensor.fill_(0)``, ``generate()``, ``f(x=1)``.
 CALL = re.compile(r"([A-Za-z]\w*[._][\w.]*\([^()]*|[A-Za-z]\w*\(([^()]*[=_.][^()]*)?)\)$")
 WORD = "\ue000"  # stands for what is apart: a character of no script
-LITERAL = re.compile(r'"""(?:.|\n)*?"""|"(?:[^"\\\n]|\\.)*"')
+LITERAL = re.compile(r'"""(?:.|\n)*?"""|' r"'''(?:.|\n)*?'''|" r'"(?:[^"\\\n]|\\.)*"')
 # What logs say is matched as it was written; pages and expected outputs are made.
 OTHERS = re.compile(r"^(vlmpatch/tools/explain/|tests/golden/|docs/zh-CN/(reference|figures)/|tests/unit/)")
 
