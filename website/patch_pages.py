@@ -6,8 +6,9 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.generate import stories
 from tests.generate.failures import CATALOG, KNOWN, linked
-from tests.generate.patches import PATCHES, by_upstream, own_words
+from tests.generate.patches import PATCHES, by_upstream
 from tests.generate.patches import WORDS as SAID
 from tests.lab import pages as docs
 from vlmpatch.catalog.location import patch_path
@@ -29,7 +30,8 @@ WORDS = {
     },
     "zh": {
         "find": "筛选：补丁、失败、版本",
-        "story": "## 工作原理（英文）",
+        "story": "## 工作原理",
+        "english": "## 工作原理（英文）",
         "off": "## 关闭",
         "how": "只对一次运行，或只对一段代码。",
         "measured": "## 实测环境",
@@ -79,8 +81,9 @@ def _one(entry: Entry, language: str) -> Iterator[str]:
     yield f"# {entry.id}"
     yield say.pick((entry.summary, entry.summary_zh))
     yield _facts(entry, language)
-    yield words["story"]
-    yield linked(own_words(path)).replace("](#", "](failures.md#")
+    story = stories.told(path, language)
+    yield words["story" if story.translated else "english"]
+    yield linked(story.text).replace("](#", "](failures.md#")
     yield words["off"]
     yield words["how"]
     yield f"```bash\nVLMPATCH_DISABLE={entry.id} python train.py\n```"

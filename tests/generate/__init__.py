@@ -38,4 +38,11 @@ def wanted() -> dict[Path, str]:
             resume.page(language): resume.filled(language),
             readme.PAGES[language]: at_size.filled(language, readme.filled(language)),
         }
-    return made
+    from tests.generate import punctuation  # which is a command too
+
+    chinese = {path: punctuation.wide(made[path]) for path in made if path.suffix == ".md" and _chinese(path)}
+    return made | chinese
+
+
+def _chinese(path: Path) -> bool:
+    return pages.DOCS["zh"] in path.parents or path == readme.PAGES["zh"]

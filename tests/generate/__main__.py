@@ -1,6 +1,7 @@
 """python -m tests.generate                  write every generated file
 python -m tests.generate --check          exit 1 when one is not what it is made from
 python -m tests.generate --untranslated   list what has no Chinese yet; exit 1 when there is any
+python -m tests.generate --translated ID  the Chinese of this patch file says what its English says today
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.generate import untranslated, wanted
+from tests.generate import stories, untranslated, wanted
 from tests.lab import pages
 
 
@@ -16,7 +17,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.generate", description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--untranslated", action="store_true", help="list what has no Chinese yet")
+    parser.add_argument(
+        "--translated", nargs="+", metavar="ID", help="patches whose Chinese was read beside the English"
+    )
     asked = parser.parse_args()
+    if asked.translated:
+        left = stories.stamp(asked.translated)
+        print("\n".join(f"no Chinese for {id_} in {stories.FOLDER}/" for id_ in sorted(left)) or "noted")
+        return 1 if left else 0
     if asked.untranslated:
         owed = untranslated.owed()
         print("\n".join(owed) or "everything has its Chinese")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from tests.generate import stories
 from tests.generate.failures import CATALOG, KNOWN
 from tests.lab import pages
 from vlmpatch.catalog.location import patch_path
@@ -36,12 +36,11 @@ WORDS = {
         "cost": "time or memory",
         "join": ", ",
         "colon": ": ",
-        "own": "",
     },
     "zh": {
         "title": "# 各个补丁",
         "intro": (
-            "按所修复的项目列出每个补丁：解决什么、何时起作用，以及补丁文件对自己的说明（英文）。"
+            "按所修复的项目列出每个补丁：解决什么、何时起作用，以及补丁文件对自己的说明。"
             "版本在范围之内、且已安装的代码确有该问题时，补丁才起作用；`python -m vlmpatch doctor` "
             "会说明在你的环境里哪些起作用。"
         ),
@@ -60,7 +59,7 @@ WORDS = {
         "cost": "耗时或占内存",
         "join": "、",
         "colon": ":",
-        "own": "补丁文件的说明：",
+        "english": "补丁文件的说明（尚无中文）：",
     },
 }
 
@@ -92,7 +91,7 @@ def section(entry: Entry, stacks: Iterable[str], language: str) -> Iterator[str]
     join, path = words["join"], Path(patch_path(str(PATCHES), entry.module))
     yield f"### {entry.id}"
     yield say.pick((entry.summary, entry.summary_zh))
-    own = own_words(path)
+    own = stories.told(path, language)
     facts = {
         "ends": join.join(
             f"[{id_}](failures.md#{id_.lower()}) {say.pick(KNOWN.known[id_].title)}" for id_ in entry.failures
@@ -100,20 +99,14 @@ def section(entry: Entry, stacks: Iterable[str], language: str) -> Iterator[str]
         "severity": words[entry.severity],
         "acts": join.join(f"{name} `{range_}`" for name, range_ in entry.requires.items()),
         "target": join.join(f"`{target}`" for target in entry.targets),
-        "upstream": join.join(f"<{link}>" for link in entry.upstream if link not in own),
+        "upstream": join.join(f"<{link}>" for link in entry.upstream if link not in own.text),
         "proven": join.join(f"`{stack}`" for stack in stacks) or words["elsewhere"],
         "off": f"`VLMPATCH_DISABLE={entry.id}`",
         "file": f"[{path.relative_to(pages.ROOT)}]({_up(language)}{path.relative_to(pages.ROOT)})",
     }
     yield "\n".join(f"- {words[name]}{words['colon']}{said}" for name, said in facts.items() if said)
-    yield "\n\n".join(filter(None, [words["own"], own]))
+    yield own.text if own.translated else f"{words['english']}\n\n{own.text}"
 
 
 def _up(language: str) -> str:
     return "../" * len(pages.reference(language, "patches").parent.relative_to(pages.ROOT).parts)
-
-
-def own_words(path: Path) -> str:
-    """The head of a patch file, in Markdown."""
-    written = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    return written.replace("``", "`")

@@ -2,8 +2,8 @@
 
     python -m tests.generate.punctuation
 
-rewrites what is written by hand; ``make generate`` makes the pages from it. Code, links, tags and fields of a
-sentence stay as they are.
+rewrites what is written by hand; ``make generate`` makes the pages from it, and rewrites what stands between.
+Code, links, tags and fields of a sentence stay as they are; the comments in a block of code are text.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ APART = re.compile(
 )
 # At its end, a name of code with its arguments: ``tensor.fill_(0)``, ``generate()``, ``f(x=1)``.
 CALL = re.compile(r"([A-Za-z]\w*[._][\w.]*\([^()]*|[A-Za-z]\w*\(([^()]*[=_.][^()]*)?)\)$")
+COMMENT = re.compile(r"(?<=# ).*[\u4e00-\u9fff].*$", re.MULTILINE)
 WORD = "\ue000"  # stands for what is apart: a character of no script
 LITERAL = re.compile(r'"""(?:.|\n)*?"""|' r"'''(?:.|\n)*?'''|" r'"(?:[^"\\\n]|\\.)*"')
 # What logs say is matched as it was written; pages and expected outputs are made.
@@ -43,7 +44,8 @@ def wide(text: str) -> str:
     kept: list[str] = []
 
     def put_aside(found: re.Match[str]) -> str:
-        kept.append(found.group())
+        apart = found.group()
+        kept.append(COMMENT.sub(lambda said: wide(said.group()), apart) if "```" in apart else apart)
         return WORD
 
     told = iter(kept)

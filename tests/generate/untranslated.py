@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.generate import sentences
+from tests.generate import sentences, stories
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cases
@@ -32,4 +32,4 @@ def owed() -> list[str]:
         for path, clause in sentences.of_patches(here)
         if clause not in reasons.table()
     ]
-    return [*summaries, *texts, *named, *said]
+    return [*summaries, *texts, *named, *said, *stories.owed(here)]

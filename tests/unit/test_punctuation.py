@@ -31,6 +31,7 @@ def test_all_that_is_written() -> None:
         ("两个 rank(gloo)运行", f"两个 rank{OPENS}gloo{CLOSES}运行"),
         ("{a}:已有,{b:,}", f"{{a}}{COLON}已有{COMMA}{{b:,}}"),
         ("in English, all (of it): stays", "in English, all (of it): stays"),
+        ("```bash\nrun a,b  # 甲,乙\n```", f"```bash\nrun a,b  # 甲{COMMA}乙\n```"),
         ("| 甲,乙 | x, y |", f"| 甲{COMMA}乙 | x, y |"),
     ],
 )
