@@ -15,7 +15,8 @@ waits where it is; what has not come by the end of the backward is reduced as a 
 order is the one in which gradients arrived in the first backward on the rank where most did; ranks
 agree on it then, by two small collectives. Where gradients arrive in that order in every
 step nothing waits, and nothing more is communicated. A second gradient of the same parameter after
-its turn is what it was: DeepSpeed's error (F1).
+its turn is what it was: DeepSpeed's error (F1). A gradient that is gone at its turn is an error that says
+so: two ZeRO-2 engines with one tower between them end without this patch too.
 
 A parameter that no rank used has a zero for a gradient, since a flat partition holds nothing else, but one
 with a sign by which ``zero-step-without-gradient`` knows it and passes over it.
@@ -46,6 +47,11 @@ SAYS = {
     REDUCE: ("self.params_already_reduced", "self.reduce_ipg_grads("),
     EPILOGUE: ("self.reduce_ipg_grads()",),
 }
+TAKEN = (
+    "vlmpatch [zero-uneven-gradients]: a gradient was taken away before ZeRO had reduced it: by another "
+    "engine that has the same parameter, or by a hook of the script's. Give a parameter to one engine, and "
+    "leave param.grad to it"
+)
 ATTEMPTS = 4  # backwards after which an order that lacks some parameters is kept
 
 
@@ -82,6 +88,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         stream = module.get_accelerator().current_stream()
         order.arrive(param, stream)
         for waited, group, computed_on in order.ready():
+            if self.get_gradient_for_reduction(waited) is None:
+                raise AssertionError(TAKEN)
             if waited is not param and computed_on != stream:
                 stream.wait_stream(computed_on)
             original(self, waited, group)

@@ -197,8 +197,16 @@ def take(walk: Walk, make: Callable[[Any, Walk], Engine]) -> Trace:
             if deed in MOVING:
                 trace.append(engine.weights())
         except Exception as error:
-            return [*trace, f"{deed}: {type(error).__name__}: {error}"[:120]]
-    return [*trace, engine.weights()]
+            return [*trace, ended(deed, error)]
+    try:
+        return [*trace, engine.weights()]
+    except Exception as error:
+        return [*trace, ended("the end", error)]
+
+
+def ended(deed: str, error: Exception) -> str:
+    """What a trace has of the deed that raised."""
+    return f"{deed}: {type(error).__name__}: {error}"[:120]
 
 
 def batch(engine: Engine, net: Any, x: Any) -> None:
