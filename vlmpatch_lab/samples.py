@@ -73,7 +73,18 @@ def without_image(batch: Batch) -> Batch:
     """What is left of a ready batch: its positions that count for the loss, and no pixels."""
     shape = batch["input_ids"].shape
     counted = batch["labels"][0] != IGNORED
+    if "data" in batch:
+        return {name: _emptied(value, shape, counted) for name, value in batch.items()}
     return {name: value[:, counted] for name, value in batch.items() if value.shape == shape}
+
+
+def _emptied(value: Any, shape: torch.Size, counted: torch.Tensor) -> Any:
+    """The same of what MiniCPM is fed: one dictionary, in which every row has a list of what it shows."""
+    if isinstance(value, dict):
+        return {name: _emptied(inner, shape, counted) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [[] for _ in value]
+    return value[:, counted] if value.shape == shape else value[:0]
 
 
 def encode(processor: Any, row: dict[str, Any]) -> Batch:

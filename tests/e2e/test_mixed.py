@@ -143,6 +143,10 @@ MORE = (
     "evaluate-fsdp1:llava",
     "evaluate-fsdp2:qwen3_vl",
     "evaluate:gemma3",
+    "text:minicpmo_first_repo",
+    "evaluate:minicpmo_repo",
+    "evaluate-fsdp1:minicpmo_repo",
+    "evaluate-fsdp2:minicpmo_repo",
     "generate:llava",
 )
 EARLIER = ("evaluate:llava", "evaluate:paligemma", "generate:llava")

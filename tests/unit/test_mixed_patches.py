@@ -16,6 +16,7 @@ blank: Any = importlib.import_module("vlmpatch.patches._shared.blank_image")
 towers: Any = importlib.import_module("vlmpatch.patches._shared.towers")
 blank_audio: Any = importlib.import_module("vlmpatch.patches._shared.blank_audio")
 unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
+silent: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmo_silent_batches")
 groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
 
 
@@ -261,3 +262,76 @@ def test_slice_groups_are_looked_for() -> None:
     once = MINICPMV.replace("vision_batch_size", "other")
     assert "once" in groups.look(api.Code("m", "m.py", once))
     assert groups.look(api.Code("m", "m.py", "class Other: ...")) is not None
+
+
+MINICPMO = """
+class MiniCPMO(Base):
+    def __init__(self, config): ...
+    def get_audio_embedding(self, data, chunk_length=-1):
+        if len(data["audio_features"]) > 0:
+            return self.audio_projection_layer(self.apm(data["audio_features"]))
+        return []
+    def get_omni_embedding(self, data, input_embeddings, chunk_length=-1):
+        audio_embeddings = self.get_audio_embedding(data, chunk_length)
+        if len(data["audio_features"]) > 0:
+            pass
+        elif self.training:
+            for i in range(bs):
+                input_embeddings += audio_embeddings[0].mean() * 0
+        return input_embeddings
+"""
+
+
+def test_silent_batches_are_looked_for() -> None:
+    assert silent.look(api.Code("m", "m.py", MINICPMO)) is None
+    asks = MINICPMO.replace("for i in range(bs)", "if audio_embeddings")
+    assert "itself" in silent.look(api.Code("m", "m.py", asks))
+    assert "hears nothing" in silent.look(api.Code("m", "m.py", MINICPMV.replace("MiniCPMV", "MiniCPMO")))
+    assert "another tower" in silent.look(api.Code("m", "m.py", MINICPMO.replace("self.apm(", "self.ears(")))
+    assert silent.look(api.Code("m", "m.py", "class Other: ...")) is not None
+
+
+@pytest.fixture
+def hearing(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A way to have a batch heard by a model whose tower is held as said, beside ranks that hear or not."""
+
+    def hear(data: list[int], held: str, beside: int = 0, training: bool = True, **more: Any) -> Any:
+        monkeypatch.setattr(silent, "_silence", lambda *_: {"audio_features": [0]})
+        monkeypatch.setattr(silent, "sharding", lambda _: held)
+        monkeypatch.setattr(silent, "waiting_groups", lambda _: [held] if held else [])
+        monkeypatch.setattr(silent, "world", lambda: 2)
+        monkeypatch.setattr(silent, "largest", lambda own, groups, device: max(own, beside))
+        asked: list[Any] = []
+
+        class Model:
+            apm = audio_projection_layer = None
+
+            def __init__(self) -> None:
+                self.training = training
+
+            def get_audio_embedding(self, data: Any, chunk_length: float = -1, dummy: bool = True) -> Any:
+                asked.append(data["audio_features"])
+                silence = ["its own"] if self.training and dummy else []
+                return [[data["audio_features"]]] if data["audio_features"] else silence
+
+        model = Model()
+        silent.apply(api.Patch("test", Journal()), SimpleNamespace(MiniCPMO=Model))
+        text = SimpleNamespace(device="cpu")
+        got = model.get_audio_embedding({"audio_features": data, "input_ids": text}, **more)
+        return got, asked
+
+    return hear
+
+
+def test_silence_goes_the_way_of_a_sound_where_weights_are_gathered(hearing: Any) -> None:
+    assert hearing([], silent.ZERO3) == ([[0]], [[0]])
+    assert hearing([], silent.ZERO3, dummy=False) == ([], [[]])
+    assert hearing([], "") == (["its own"], [[]])
+    assert hearing([7], silent.ZERO3) == ([[[7]]], [[7]])
+
+
+def test_an_evaluation_hears_silence_where_another_rank_hears(hearing: Any) -> None:
+    assert hearing([], silent.ZERO3, beside=1, training=False) == ([], [[0], []])
+    assert hearing([], silent.ZERO3, beside=0, training=False) == ([], [[]])
+    assert hearing([], "", beside=1, training=False) == ([], [[]])
+    assert hearing([7], silent.ZERO3, beside=0, training=False) == ([[[7]]], [[7]])
