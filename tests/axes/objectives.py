@@ -47,11 +47,11 @@ def offloaded(training: Training, shares: Shares) -> torch.Tensor:
 # --- parts of a sequence ------------------------------------------------------------------------------
 
 
-def part(training: Training, batch: Batch) -> torch.Tensor:
-    """The sum over the labels of this rank's part."""
+def part(training: Training, batch: Batch, reduction: str = "sum") -> torch.Tensor:
+    """The sum over the labels of this rank's part, or their mean."""
     seen = {name: batch[name] for name in ("input_ids", "position_ids")}
     logits, labels = training.engine.outputs(seen).logits[0], batch["shift_labels"][0]
-    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+    return functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction=reduction)
 
 
 def own_share(training: Training, shares: Shares) -> torch.Tensor:
@@ -65,8 +65,10 @@ def gathered(training: Training, shares: Shares) -> torch.Tensor:
     ((_, batch),) = shares
     if training.measures:
         return sft(training, shares)
-    parts: Any = all_gather(part(training, batch))
-    return torch.stack(parts).sum() / batch["counted"]
+    counted = (batch["shift_labels"] != IGNORED).sum()
+    means: Any = all_gather(part(training, batch, "mean"))
+    counts: Any = all_gather(counted)
+    return (torch.stack(means) * torch.stack(counts)).sum() / batch["counted"]
 
 
 # --- pairs and references -----------------------------------------------------------------------------

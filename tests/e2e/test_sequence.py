@@ -9,10 +9,21 @@ from tests.lab import sequence
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("stack", ["tf457-ds0182", "tf523-ds0198"])
-@pytest.mark.parametrize("patched", [False, True])
-def test_every_stage_divides_as_the_page_says(stack: str, patched: bool) -> None:
-    by_size = {"ZeRO-1": 2.0, "ZeRO-2": 2.0, "ZeRO-3": 1.0, "ZeRO-3, all-reduce": 2.0}
-    found = sequence.perform(stack, patched=patched)
-    assert found["gathered"] == by_size
-    assert found["share"] == {stage: ratio / sequence.SIZE for stage, ratio in by_size.items()}
+STACKS = ["tf457-ds0182", "tf523-ds0198"]
+BARE = {"ZeRO-0": 2.0, "ZeRO-1": 2.0, "ZeRO-2": 2.0, "ZeRO-3": 1.0, "ZeRO-3, all-reduce": 2.0}
+OWN = {stage: ratio / sequence.SIZE for stage, ratio in BARE.items()}
+
+
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_stage_divides_as_the_page_says(stack: str) -> None:
+    found = sequence.perform(stack)
+    assert found.pop("gathered") == BARE
+    assert found == dict.fromkeys(("share", "made up for", "divided before"), OWN)
+
+
+@pytest.mark.parametrize("stack", STACKS)
+@pytest.mark.parametrize("rows", [1, 2])
+def test_every_stage_is_right_for_a_mean_and_leaves_all_else(stack: str, rows: int) -> None:
+    found = sequence.perform(stack, patched=True, rows=rows)
+    assert found.pop("gathered") == dict.fromkeys(BARE, 1.0)
+    assert found == dict.fromkeys(("share", "made up for", "divided before"), OWN)

@@ -22,7 +22,7 @@ import torch.distributed as dist
 import transformers
 
 from tests.families._shared.sizes import TEXT
-from tests.lab import saving
+from tests.lab import saving, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
 
@@ -85,6 +85,23 @@ def one_step(
     found = recording.gradients(engine, model)
     right = plain(cell, folder, feed)
     check(found, {name: gradient for name, gradient in right.items() if trained(name)})
+    return found
+
+
+# --- rows spread over ranks --------------------------------------------------------------------------
+
+
+def spread_by_trainer(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer with ``sp_size`` 2."""
+    found, right = whole_sequences.by_trainer(cell, _llama)
+    check(found, right)
+    return found
+
+
+def spread_by_script(cell: Cell, folder: Path) -> Gradients:
+    """The loop of ALST's tutorial."""
+    found, right = whole_sequences.by_script(cell, _llama)
+    check(found, right)
     return found
 
 
@@ -794,6 +811,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "frozen_tower": frozen_tower,
     "selective": selective,
     "tiled": tiled,
+    "spread_by_trainer": spread_by_trainer,
+    "spread_by_script": spread_by_script,
     "forward_between": forward_between,
     "adapter_of_units": adapter_of_units,
     "shared_layers": shared_layers,

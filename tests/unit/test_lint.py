@@ -270,6 +270,16 @@ def test_the_loss_of_sequence_parallelism_in_a_script(
         assert f"loss / {'4' if 'size=4' in program else 'size'}," in found["L25"].fix
 
 
+def test_a_patch_ends_what_is_weighed_by_tokens_alone(tmp_path: Path) -> None:
+    acting = around({"F56": ("sequence-parallel-mean",)})
+    for gathered, severity in ((SLICED, "warning"), (SLICED + "counts = all_gather(tokens)", "note")):
+        (tmp_path / "train.py").write_text(gathered)
+        found = of("deepspeed train.py --zero_stage 2", tmp_path, acting)
+        assert found["L25"].severity == severity
+    command = "accelerate launch --parallelism_config_sp_size 2 train.py --zero_stage 2"
+    assert of(command, given_=acting)["L25"].severity == "note"
+
+
 def test_what_a_patch_ends_is_a_note() -> None:
     command = f"torchrun train.py --use_lora true --deepspeed zero3 {NONREENTRANT}"
     assert of(command)["L02"].severity == "warning"

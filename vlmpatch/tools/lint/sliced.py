@@ -15,10 +15,11 @@ _CALLED = ("sp_", "seq_parallel", "sequence_parallel")  # what names of a group'
 
 
 class Sliced(NamedTuple):
-    """The size of the group as it is written, and where."""
+    """The size of the group as it is written, and where; whether numbers of tokens are gathered, too."""
 
     size: str
     where: str
+    weighed: bool
 
 
 def sliced(modules: Sequence[Module]) -> Sliced | None:
@@ -27,14 +28,15 @@ def sliced(modules: Sequence[Module]) -> Sliced | None:
     Args:
         modules: the program, and what it imports.
     """
-    gathers = any(_FROM in module.text and any(_calls(module, _GATHER)) for module in modules)
+    gathers = [call for module in modules if _FROM in module.text for call in _calls(module, _GATHER)]
     if not gathers or any(_divides(module) for module in modules):
         return None
     for module in modules:
         for call in _calls(module, _REGISTER):
             size = next((each.value for each in call.keywords if each.arg == _SIZE), None)
             if size is not None and not (isinstance(size, ast.Constant) and size.value == 1):
-                return Sliced(ast.unparse(size), f"{os.path.basename(module.path)}:{call.lineno}")
+                where = f"{os.path.basename(module.path)}:{call.lineno}"
+                return Sliced(ast.unparse(size), where, weighed=len(gathers) > 1)
     return None
 
 

@@ -1,0 +1,89 @@
+"""A row spread over two ranks (DeepSpeed's Ulysses), as scenarios of ``field.py``: HF Trainer, and a script.
+
+The measure is its loss in one process. The halves of the row differ in how many labels count. HF Trainer sees
+it in each micro-batch, as which row a rank is handed is accelerate's to say.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import transformers
+
+from tests.lab import sequence
+from vlmpatch_lab import engines, recording, samples
+from vlmpatch_lab.cell import WORLD, Cell
+
+Gradients = dict[str, torch.Tensor]
+Batch = dict[str, torch.Tensor]
+LENGTH = 16  # tokens of a row
+
+
+def row() -> Batch:
+    """Of shape [1, LENGTH]."""
+    ids = torch.randint(5, 60, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    labels = ids.clone()
+    labels[:, :3] = samples.IGNORED
+    return {"input_ids": ids, "labels": labels, "position_ids": torch.arange(LENGTH)[None]}
+
+
+def right(model: Any) -> Gradients:
+    """Of the whole row, in this process."""
+    model(**row()).loss.backward()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def by_trainer(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradients]:
+    """HF Trainer with ``sp_size`` 2 and two micro-batches a window.
+
+    Returns:
+        The first step's gradients, and the right ones.
+    """
+    measure = right(make())  # before attention is spread, in this process for good
+    trainers: Any = importlib.import_module("tests.lab.trainers")
+    accelerate: Any = importlib.import_module("accelerate")
+    handler = accelerate.utils.DeepSpeedSequenceParallelConfig(sp_attn_implementation="sdpa")
+    spread = accelerate.ParallelismConfig(sp_size=WORLD, sp_backend="deepspeed", sp_handler=handler)
+    with tempfile.TemporaryDirectory(prefix="sequences-") as place:
+        said = trainers.arguments(cell, Path(place) / "output")
+        said["deepspeed"]["gradient_accumulation_steps"] = WORLD
+        settings = transformers.TrainingArguments(
+            **said,
+            gradient_accumulation_steps=WORLD,
+            remove_unused_columns=False,
+            parallelism_config=spread,
+        )
+        recorded = trainers.record(Path(place) / "gradients.pt")
+        data = [row() for _ in range(WORLD)]
+        trainer = transformers.Trainer(
+            make(), settings, data_collator=lambda taken: taken[0], train_dataset=data
+        )
+        trainer.train()
+        found: Gradients = torch.load(recorded[0])
+    return found, measure
+
+
+def by_script(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradients]:
+    """The loop of ALST's tutorial.
+
+    Returns:
+        The gradients, and the right ones.
+    """
+    measure = right(make())
+    engines.begin_deepspeed(cell)
+    ulysses: Any = importlib.import_module("deepspeed.runtime.sequence_parallel.ulysses_sp")
+    model, whole = make(), row()
+    groups = ulysses.UlyssesSPAttentionHF.register_with_transformers(model, "sdpa", WORLD, micro_batch_size=1)
+    engine = engines.DeepSpeed(cell, model, mpu=groups)
+    whole["labels"] = torch.nn.functional.pad(whole["labels"][:, 1:], (0, 1), value=samples.IGNORED)
+    own = {name: value.chunk(WORLD, 1)[dist.get_rank()] for name, value in whole.items()}
+    mean = sequence.mean_loss(engine.engine, own["input_ids"], own["labels"], own["position_ids"])
+    counted = (own["labels"] != samples.IGNORED).sum().float()
+    engine.backward(sequence.gathered(mean, counted, groups.get_sequence_parallel_group()))
+    return recording.gradients(engine, model), measure
