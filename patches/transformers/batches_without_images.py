@@ -258,7 +258,10 @@ class _Blanks:
         self.patch, self.path, self.model, self.device = patch, path, model, device
         self.left = [index for index, number in enumerate(missing) for _ in range(number)]
         self.found: list[Any] = []
-        self.blank: list[Any] = []  # the parameters of what ran so
+        self.blank: list[Any] = []  # what ran so
+        self.used: list[Any] = []  # the parameters of it that the forward has used by itself
+        self.inner: list[Any] = []
+        self.within = False  # one of them runs on something blank
         self.handles: list[Any] = []
 
     @contextlib.contextmanager
@@ -276,19 +279,36 @@ class _Blanks:
             hook = text.register_forward_pre_hook(self._before_language, prepend=True, with_kwargs=True)
             self.handles.append(hook)
         with contextlib.ExitStack() as swapped:
+            for part in {id(part): part for n in self.left for part in self._parts(n)}.values():
+                swapped.callback(part.register_forward_pre_hook(self._before_part).remove)
+            swapped.callback(self._end)
             for index, modality in enumerate(self.path.modalities):
                 if runs[index] and self.left[0] < index:
                     for name in modality.calls:
                         if (call := getattr(self.model, name, None)) is not None:
                             first = functools.partial(self._first, index, call)
                             swapped.enter_context(self.patch.swapped(self.model, name, first))
-            try:
-                yield
-            finally:
-                self._over()
+            yield
+
+    def _parts(self, index: int) -> list[Any]:
+        return _side(self.model, self.path, self.path.modalities[index])
+
+    def _before_part(self, part: Any, inputs: Any) -> None:
+        """Forward pre-hook: Gemma 3n embeds words of every text by a part of its projector."""
+        if not self.within:
+            self.inner += [module.register_forward_pre_hook(self._before_inner) for module in part.modules()]
+
+    def _before_inner(self, module: Any, inputs: Any) -> None:
+        if not self.within:
+            self.used += module.parameters(recurse=False)
 
     def _over(self) -> None:
         for handle in self.handles:
+            handle.remove()
+
+    def _end(self) -> None:
+        self._over()
+        for handle in self.inner:
             handle.remove()
 
     def _first(self, index: int, call: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -312,14 +332,20 @@ class _Blanks:
         if not self.found:
             return text
         own = _own_parameters(self.model)
-        return add_nothing(text, [*self.found, *own], self._no_gradients([*self.blank, *own]))
+        return add_nothing(text, [*self.found, *own], self._no_gradients(own))
 
-    def _no_gradients(self, parameters: list[Any]) -> Callable[[], None]:
+    def _no_gradients(self, own: list[Any]) -> Callable[[], None]:
         """What says in the backward that its zeros stand for none; FSDP's optimizers are left as they are."""
+        parameters = [*own, *(p for part in self.blank for p in part.parameters())]
         if any(hasattr(parameter, mark) for parameter in parameters for mark in (FSDP1, FSDP2)):
             return lambda: None
         dropped = running_ddp(parameters) is not None
-        return functools.partial(from_nothing, parameters, dropped=dropped)
+
+        def begun() -> None:
+            used = {*map(id, self.used)}
+            from_nothing([p for p in parameters if id(p) not in used], dropped=dropped)
+
+        return begun
 
     def _run(self, before: int) -> None:
         while self.left and self.left[0] < before:
@@ -329,9 +355,10 @@ class _Blanks:
         import torch
 
         parts = _side(self.model, self.path, modality)
-        self.blank += [parameter for part in parts for parameter in part.parameters()]
+        self.blank += parts
         dtype = next(p.dtype for part in parts for p in part.parameters() if p.is_floating_point())
         cuda = [self.device] if self.device.type == "cuda" else []
+        self.within = True
         try:
             with torch.random.fork_rng(devices=cuda):  # dropout in the tower must not move the model's own
                 return modality.run(self.model, dtype, self.device)
@@ -340,6 +367,8 @@ class _Blanks:
         except Exception as error:
             self._refused(modality.name, error)
             return []
+        finally:
+            self.within = False
 
     def _refused(self, what: str, error: Exception) -> None:
         kind = type(self.model)

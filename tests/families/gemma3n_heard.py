@@ -1,6 +1,7 @@
 """Gemma 3n, whose tower for images is timm's, on rows with an image, with a sound, and with both.
 
-It needs timm beside the stack: no stack of ours has one, so ``PYTHONPATH`` names a folder with it.
+It needs timm, which no stack of its transformers has: ``VLMPATCH_LAB_BESIDE`` names a folder with it
+(``pip install --no-deps --target FOLDER timm``).
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from vlmpatch_lab.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 STARTUP = Path(__file__).with_name("startup")  # holds a sitecustomize
 MARK = "VLMPATCH_LAB_LAUNCH"
+BESIDE = "VLMPATCH_LAB_BESIDE"  # a folder of packages that a family needs and the stack lacks
 # What the caller's shell must not decide: DONTWRITEBYTECODE makes every rank compile transformers
 # again, and the rest belongs to the launch below.
 DROPPED = (
@@ -110,7 +111,8 @@ def environment(
         "HF_HUB_OFFLINE": "1",
         "MASTER_PORT": str(free_port()),
     }
-    variables["PYTHONPATH"] = os.pathsep.join(map(str, [STARTUP, ROOT] if checkout else [STARTUP]))
+    folders = [STARTUP, *([ROOT] if checkout else []), *filter(None, [os.environ.get(BESIDE)])]
+    variables["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     if gloo:
         variables["VLMPATCH_LAB_GLOO"] = "1"
     if waiting:
