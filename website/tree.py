@@ -153,9 +153,14 @@ def moved(page: Page, shown: Mapping[str, str]) -> str:
 
     def drawn(match: re.Match[str]) -> str:
         path = ROOT / posixpath.dirname(page.source) / match[1]
-        return f'<figure class="vp-figure">{_STYLE.sub("", path.read_text("utf-8")).strip()}</figure>'
+        both = _svg(path, "wide") + _svg(path.with_suffix(".narrow.svg"), "narrow")
+        return f'<figure class="vp-figure">{both}</figure>'
 
     return _LINK.sub(link, _FIGURE.sub(drawn, _TWIN.sub("", page.text)))
+
+
+def _svg(path: Path, kind: str) -> str:
+    return _STYLE.sub("", path.read_text("utf-8")).strip().replace("<svg ", f'<svg class="vp-{kind}" ', 1)
 
 
 def address_of(target: str, anchor: str) -> tuple[str, str] | None:

@@ -30,7 +30,7 @@ from website.__main__ import FOLDER
 SITE = ROOT / "build" / "site"
 NO_BROWSER = 3
 PATIENCE = 120_000  # milliseconds for what takes one; a machine may be busy
-WIDE, NARROW = (1280, 800), (390, 844)
+WIDE, NARROW, PHONE = (1280, 800), (390, 844), (360, 740)
 PAGES = {
     "start": ("index.html", {"en": "paste the traceback", "zh": "粘贴报错"}),
     "failure": ("failures/F4.html", {"en": "What fixes it", "zh": "修复它的补丁"}),
@@ -38,6 +38,22 @@ PAGES = {
     "compatibility": ("compatibility.html", {"en": "How it was measured", "zh": "怎样测量的"}),
 }
 TRACEBACK = "Traceback (most recent call last):\nRuntimeError: Expected to mark a variable ready only once.\n"
+DRAWN = (
+    "frameworks.html",
+    "mixed-batches.html",
+    "old-results.html",
+    "zero3-gathers.html",
+)  # pages with a figure
+LEGIBLE = 9.5  # pixels on the screen, at least, for the smallest text of a figure
+# Of each text of a figure that is shown: its size on the screen, and how far it reaches beyond the figure.
+TEXTS = """svgs => svgs.filter(svg => svg.checkVisibility()).flatMap(svg => {
+  const frame = svg.getBoundingClientRect(), scale = frame.width / svg.viewBox.baseVal.width;
+  return [...svg.querySelectorAll("text")].map(text => {
+    const box = text.getBoundingClientRect();
+    return [parseFloat(getComputedStyle(text).fontSize) * scale,
+            Math.max(frame.left - box.left, box.right - frame.right, box.bottom - frame.bottom)];
+  });
+})"""
 SEARCHED = {"en": "reentrant", "zh": "梯度"}
 
 
@@ -123,6 +139,28 @@ class Reader:
         self.screens[name] = screens.seen(page)
         if self.shots:
             page.screenshot(path=self.shots / f"{name}.png")
+
+    def draws(self) -> None:
+        """Every figure can be read on a phone as on a wide screen, whole and without being scrolled."""
+        for language in FOLDER:
+            for address in DRAWN:
+                for size, scheme in ((WIDE, "light"), (PHONE, "light"), (PHONE, "dark")):
+                    with self.opened(address, language, size, scheme) as page:
+                        self._draws(
+                            page, f"figure-{address.removesuffix('.html')}-{language}-{size[0]}-{scheme}"
+                        )
+
+    def _draws(self, page: Any, name: str) -> None:
+        texts = page.eval_on_selector_all(".vp-figure svg", TEXTS)
+        self.expect(f"{name}: no text", texts)
+        self.expect(f"{name}: text of {min(texts)[0]:.1f} pixels", min(texts)[0] >= LEGIBLE)
+        self.expect(f"{name}: text beside the figure", max(beyond for _, beyond in texts) < 1)
+        self.expect(
+            f"{name}: scrolls",
+            page.evaluate("document.documentElement.scrollWidth") <= page.viewport_size["width"],
+        )
+        if self.shots:
+            page.locator(".vp-figure").first.screenshot(path=self.shots / f"{name}.png")
 
     def compares(self) -> None:
         """The first screens are as they were when they were looked at."""
@@ -210,6 +248,7 @@ def main() -> int:
         reader.looks()
         if asked.record:
             screens.record(reader.screens)
+        reader.draws()
         reader.compares()
         reader.pastes()
         reader.switches()

@@ -6,21 +6,45 @@ import re
 from xml.etree import ElementTree
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.generate import figures
 from tests.lab.pages import LANGUAGES, ROOT
 
+SHEETS = {"wide": figures.WIDE, "narrow": figures.NARROW}
 
-def events(name: str, language: str = "en") -> list[str]:
+
+def events(name: str, language: str = "en", sheet: figures.Sheet = figures.WIDE) -> list[str]:
     """The classes of the elements that stand for an event."""
-    drawn = ElementTree.fromstring(figures.figure(name, language))
+    drawn = ElementTree.fromstring(figures.figure(name, language, sheet))
     return [each.get("class", "") for each in drawn.iter() if "event" in each.get("class", "").split()]
 
 
+@pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", figures.FIGURES)
-def test_every_event_of_a_trace_is_in_its_figure(name: str, language: str) -> None:
-    assert len(events(name, language)) == len(figures.read(name)) > 0
+def test_every_event_of_a_trace_is_in_its_figure(name: str, language: str, sheet: figures.Sheet) -> None:
+    assert len(events(name, language, sheet)) == len(figures.read(name)) > 0
+
+
+@pytest.mark.parametrize("sheet", SHEETS.values(), ids=SHEETS)
+@pytest.mark.parametrize("language", LANGUAGES)
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_nothing_lies_beside_its_sheet(name: str, language: str, sheet: figures.Sheet) -> None:
+    drawn = ElementTree.fromstring(figures.figure(name, language, sheet))
+    width, height = map(float, drawn.attrib["viewBox"].split()[2:])
+    for box in drawn.iter("{http://www.w3.org/2000/svg}rect"):
+        x, y, wide, high = (float(box.attrib[each]) for each in ("x", "y", "width", "height"))
+        assert 0 <= x < x + wide <= width
+        assert 0 <= y <= y + high <= height
+
+
+@given(st.text("ab \u4e00\uff0c", max_size=60))
+def test_a_title_in_lines_is_the_same_title(said: str) -> None:
+    made = figures.lines(said, 120)
+    assert "".join("".join(made).split()) == "".join(said.split())
+    assert all(len(line) <= 18 or " " not in line for line in made)
 
 
 @pytest.mark.parametrize("name", figures.FIGURES)
