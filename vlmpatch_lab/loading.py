@@ -13,6 +13,7 @@ import torch
 import transformers
 
 from vlmpatch_lab.cell import Cell
+from vlmpatch_lab.wrappers import WRAPPERS
 
 try:  # cells that need what is missing here fail, the others run
     import peft
@@ -69,7 +70,12 @@ def prepare(cell: Cell, folder: Path) -> Any:
         model.gradient_checkpointing_enable(*arguments[cell.checkpointing])
         if lora and cell.input_grads:
             model.enable_input_require_grads()
-    return model
+    return wrapped(cell, model)
+
+
+def wrapped(cell: Cell, model: Any) -> Any:
+    """``model`` in the module of the user's own that the cell has around it, or as it is."""
+    return WRAPPERS[cell.scenario](model) if cell.scenario in WRAPPERS else model
 
 
 TOWERS = ("visual", "vision")

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tests.axes.rows import STEPS
-from vlmpatch_lab.samples import IGNORED, Batch
+from vlmpatch_lab.cell import PATTERNS
+from vlmpatch_lab.samples import IGNORED, KINDS, Batch
 
 if TYPE_CHECKING:
     from tests.axes.training import Training
@@ -87,6 +88,12 @@ def videos(training: Training, step: int, micro: int, rank: int) -> Shares:
     return [(1.0, as_video(training.model, batch) if (step + micro + rank) % 2 else batch)]
 
 
+def mixed(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """A picture on both ranks, on one, or on none."""
+    read = KINDS[PATTERNS["mixed"](step, micro, rank)]
+    return [(1.0, read(training.samples, number(training, step, micro, rank)))]
+
+
 def as_video(model: Any, batch: Batch) -> Batch:
     """The same picture as a video of one moment."""
     names = {"pixel_values": "pixel_values_videos", "image_grid_thw": "video_grid_thw"}
@@ -141,6 +148,7 @@ DATA: dict[str, Data] = {
     "packed": packed,
     "padded": padded,
     "videos": videos,
+    "mixed": mixed,
     "empty": empty,
     "uneven": uneven,
     "even": even,

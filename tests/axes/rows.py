@@ -110,6 +110,13 @@ ROWS = {
     "gradcache": Row(
         "objectives", objective="gradcache", cell={"accumulation": 2}, headless=True, amplified=COLD
     ),
+    # A module around the model that asks its tower for more where a batch has images.
+    "wrapper": Row(
+        "objectives",
+        data="mixed",
+        cell={"scenario": "wrapper", "accumulation": 2},
+        engines=(*ZERO, "fsdp1", "fsdp2"),
+    ),
     # --- parallelism
     "hpz": Row("parallelism", cell={"world": 4, "zero": {"zero_hpz_partition_size": 2}}, engines=("zero3",)),
     "ulysses": Row("parallelism", **SLICED, objective="gathered"),

@@ -57,6 +57,7 @@ class Training:
             model.lm_head.requires_grad_(False)
         if self.cell.checkpointing != "off":
             memory.MEMORY[self.row.memory](model)
+        model = loading.wrapped(self.cell, model)
         return model, parallel.PARALLEL["" if self.measures else self.row.parallel](self.cell, model)
 
     def saved(self) -> Path:

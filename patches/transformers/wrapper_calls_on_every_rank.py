@@ -1,0 +1,530 @@
+"""A module around a model that calls its tower by itself, where a batch has images, and other ranks wait.
+
+What the user sees: under ZeRO-3, FSDP1 and FSDP2 a hang (NCCL), or an abort (gloo), as soon as one rank's
+batch has an image and another's has none, although the model's own forward runs its tower on every rank
+(``batches-without-images``). The training has a module of its own around the model, for a second loss, an
+embedding or a reward, whose forward calls ``get_image_features`` or the tower once more under
+``if pixel_values is not None``.
+
+Why: those calls gather weights, and a gather takes every rank. The same holds for a head that is called on
+the features alone.
+
+Every transformers, DeepSpeed and torch.
+
+The change: in the forward of such a module ranks agree, before each call of a part of it and at its end, on
+what comes next: one all-reduce of two integers. Where they differ, the smallest part that some rank is about
+to call comes first. A rank that did not mean to call it does so too, on a stand-in of the same shapes, which
+the rank that did tells it. Then all ask again. What came out is tied to what the forward returns, on every
+rank, in a way that passes zeros back and adds no number, so that a backward gathers alike everywhere. Random
+numbers and buffers are what they would have been.
+
+Left alone: one process; a module that is no wrapper of a model which ``batches-without-images`` knows, or
+whose forward, with the methods it calls, names no tower of it; what nobody gathers (DDP, ZeRO-1 and 2,
+weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which counts what a stand-in brings.
+Not mended: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
+checkpoints by itself; arguments that cannot be pickled, which a warning names.
+
+Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+import io
+import pickle
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.blank_image import add_nothing, features
+from .._shared.compiling import compiling
+from .._shared.distributed import largest_of_each, rank, world
+from .._shared.missing_gradients import from_nothing
+from .._shared.towers import outside, path_of
+from .._shared.training_group import ZERO3, sharding, waiting_groups
+
+# What is told of the modules that are going to be gathered, and by which of its arguments.
+_TOLD = {
+    "DeepSpeedZeRoOffload.__init__": Argument(0, "module"),
+    "FullyShardedDataParallel.__init__": Argument(0, "module"),
+    "FSDPState.init": Argument(0, "modules"),
+}
+_LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "accelerate")
+_CALLS = {"get_image_features", "get_video_features", "get_audio_features"}
+_COMPILED = ("_orig_mod", "_compiled_call_impl")
+_END = 0  # what a rank is about to do where its forward is over
+_LENGTH = 1 << 40  # more bytes than any call has
+
+
+def look(code: Code) -> str | None:
+    """What sets up the gathering must be told of a module first."""
+    for name, argument in _TOLD.items():
+        function = code.function(name)
+        if function is not None and function.parameters[:2] == ("self", argument.name):
+            return None
+    raise Unrecognised(f"{code.module} sets up no module as any known release does")
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Find wrappers where their gathering is set up."""
+    for name, argument in _TOLD.items():
+        owner, _, method = name.partition(".")
+        if hasattr(module, owner):
+            _wrap_to_find(patch, getattr(module, owner), method, argument)
+
+
+_known: WeakSet[Any] = WeakSet()  # wrappers that have their hooks
+
+
+def _wrap_to_find(patch: Patch, owner: type, name: str, argument: Argument) -> None:
+    def set_up(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
+        told = argument.of(args, kwargs)
+        original(self, *args, **kwargs)
+        for module in told if isinstance(told, (tuple, list)) else (told,):
+            wrapper = wrapper_in(module)
+            if wrapper is not None and wrapper not in _known:
+                _known.add(wrapper)
+                _Wrapper(patch, wrapper)
+
+    patch.wrap(owner, name, set_up)
+
+
+# --- which modules --------------------------------------------------------------------------------------
+
+
+def wrapper_in(root: Any) -> Any:
+    """The module of ``root`` whose own forward calls a tower of a model that it is around, or None."""
+    return next((module for module in root.modules() if calls_a_tower(module)), None)
+
+
+def calls_a_tower(module: Any) -> bool:
+    """Whether the forward that ``module`` has beside any library's names a tower of a model in it."""
+    own = _own_classes(type(module))
+    if not own or any(path_of(cls) is not None for cls in own):
+        return False
+    names = _names_of_forward(own)
+    models = _models(module)
+    return bool(models) and bool(names & _CALLS.union(*map(outside, models)))
+
+
+def _models(wrapper: Any) -> list[Any]:
+    """Those in ``wrapper`` that run a tower in their forward, and those around them."""
+    known = [inner for inner in wrapper.modules() if any(map(path_of, type(inner).__mro__))]
+    return [
+        inner
+        for inner in wrapper.modules()
+        if inner in known
+        or (type(inner).__module__.startswith("transformers.") and any(m in known for m in inner.children()))
+    ]
+
+
+def _own_classes(cls: type) -> list[type]:
+    """Those of its bases that belong to no library that models and engines come from."""
+    return [
+        base
+        for base in cls.__mro__
+        if base.__module__.partition(".")[0] not in (*_LIBRARIES, "builtins", "abc", "typing")
+    ]
+
+
+def _names_of_forward(own: list[type]) -> set[str]:
+    """Every name in the forward of ``own``, and in the methods of theirs that it names."""
+    names: set[str] = set()
+    left, seen = ["forward"], {"forward"}
+    while left:
+        names |= _names_of_method(own, left.pop())
+        new = {name for name in names - seen if any(name in vars(cls) for cls in own)}
+        left += new
+        seen |= new
+    return names
+
+
+def _names_of_method(own: list[type], method: str) -> set[str]:
+    """Those of its bases too, as far as ``super()`` leads."""
+    found: set[str] = set()
+    for code in (_code(vars(cls).get(method)) for cls in own):
+        names = {*_names(code)} if code is not None else {"super"}
+        found |= names
+        if "super" not in names:
+            break
+    return found
+
+
+def _code(method: Any) -> CodeType | None:
+    function = method.fget if isinstance(method, property) else method
+    found = inspect.unwrap(function) if callable(function) else None
+    return found.__code__ if isinstance(found, FunctionType) else None
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """With those of the functions within it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+# --- what a wrapper calls ---------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """What a wrapper may call: a module in it, or what a model has to make features."""
+
+    owner: Any
+    method: str = ""
+
+    @property
+    def modules(self) -> list[Any]:
+        """What it runs: of a method the towers and projectors of its model."""
+        return [*outside(self.owner).values()] if self.method else [self.owner]
+
+    @property
+    def size(self) -> int:
+        """A method has as many modules as those that it calls, and one more."""
+        return sum(1 for module in self.modules for _ in module.modules()) + bool(self.method)
+
+    def run(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        return (getattr(self.owner, self.method) if self.method else self.owner)(*args, **kwargs)
+
+    def made(self, output: Any) -> list[Any]:
+        """What of its ``output`` may lead to a gradient."""
+        found = features(output) if self.method else [*_tensors(output)]
+        return [tensor for tensor in found if tensor.requires_grad]
+
+
+_callers: WeakKeyDictionary[Any, _Wrapper] = WeakKeyDictionary()  # of each model in a wrapper
+_wrapped: WeakSet[Any] = WeakSet()  # methods that tell of their calls
+
+
+def _wrap_methods(patch: Patch, model: Any) -> Iterator[_Part]:
+    """Of ``model``, those that make features, which tell its wrapper from now on."""
+    for name in sorted(_CALLS):
+        owner = next((cls for cls in type(model).__mro__ if name in vars(cls)), None)
+        if owner is None:
+            continue
+        if inspect.unwrap(vars(owner)[name]) not in _wrapped:
+            _wrapped.add(inspect.unwrap(vars(owner)[name]))
+            _wrap_method(patch, owner, name)
+        yield _Part(model, name)
+
+
+def _wrap_method(patch: Patch, cls: type, name: str) -> None:
+    tracing = compiling()
+
+    def told(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        wrapper = None if tracing() else _callers.get(self)
+        if wrapper is None:
+            return original(self, *args, **kwargs)
+        part = _Part(self, name)
+        wrapper.called(part, args, kwargs)
+        output = None
+        try:
+            output = original(self, *args, **kwargs)
+        finally:
+            wrapper.returned(part, output)
+        return output
+
+    patch.wrap(cls, name, told)
+
+
+# --- one wrapper ----------------------------------------------------------------------------------------
+
+
+class _Wrapper:
+    """A wrapper on this rank, whose parts are watched from its first forward on."""
+
+    def __init__(self, patch: Patch, module: Any) -> None:
+        self.patch, self.module = patch, ref(module)
+        self.names = _names_of_forward(_own_classes(type(module)))
+        self.parts: list[_Part] = []  # a later one comes first
+        self.places: dict[tuple[int, str], int] = {}  # from 1 on: 0 is the end of a forward
+        self.off = False
+        self.forward: _Forward | None = None
+        self.tracing = compiling()
+        patch.hook(module.register_forward_pre_hook, self.begin, with_kwargs=True, prepend=True)
+        patch.hook(module.register_forward_hook, self.end, prepend=True, always_call=True)
+
+    def begin(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of the wrapper."""
+        import torch
+
+        self.forward = None
+        copied, again = module is not self.module(), torch._C._current_graph_task_id() != -1
+        if self.off or copied or again or self.tracing() or world() == 1:
+            return
+        if not (groups := waiting_groups([module])):
+            return
+        if not self.parts:
+            self._watch(module)
+        if not self.off:
+            self.forward = _Forward(self, groups, _device(module, args, kwargs))
+
+    def _watch(self, module: Any) -> None:
+        from torch.nn import SyncBatchNorm
+
+        every = [*module.modules()]
+        self.off = any(isinstance(part, SyncBatchNorm) or _is_compiled(part) for part in every)
+        if self.off:
+            return
+        known = {id(part) for part in _within_blocks(module)}
+        watched = [part for part in every[1:] if id(part) not in known]
+        self.parts = [_Part(part) for part in watched]
+        for model in _models(module):
+            _callers[model] = self
+            self.parts += _wrap_methods(self.patch, model)
+        self.parts.sort(key=lambda part: -part.size)
+        self.places = {(id(part.owner), part.method): n for n, part in enumerate(self.parts, 1)}
+        for part in watched:
+            self.patch.hook(part.register_forward_pre_hook, self.before, with_kwargs=True, prepend=True)
+            # Behind the engine's own: they put into what comes out where its backward begins.
+            self.patch.hook(part.register_forward_hook, self.after, always_call=True)
+
+    def before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of its modules."""
+        self.called(_Part(module), args, kwargs)
+
+    def after(self, module: Any, args: Any, output: Any) -> None:
+        """Forward hook of its modules."""
+        self.returned(_Part(module), output)
+
+    def called(self, part: _Part, args: Any, kwargs: dict[str, Any]) -> None:
+        """``part`` is called."""
+        forward, place = self.forward, self.places.get((id(part.owner), part.method))
+        if forward is not None and forward.inside is None and place is not None:
+            forward.agree(place, (args, kwargs))
+            forward.inside = part
+
+    def returned(self, part: _Part, output: Any) -> None:
+        """``part`` has returned; nothing comes out where an error went through it."""
+        forward = self.forward
+        if forward is not None and forward.inside == part:
+            forward.inside = None
+            forward.note(part, output)
+
+    def end(self, module: Any, args: Any, output: Any) -> Any:
+        """Forward hook of the wrapper; nothing comes out where an error went through it."""
+        forward, self.forward = self.forward, None
+        if forward is None or output is None:
+            return None
+        forward.agree(_END, None)
+        return forward.tied(module, output)
+
+
+def _within_blocks(wrapper: Any) -> Iterator[Any]:
+    """The insides of the numbered blocks of the model: a wrapper calls towers and heads, not these."""
+    from torch.nn import ModuleList
+
+    for model in _models(wrapper):
+        for blocks in model.modules():
+            if isinstance(blocks, ModuleList):
+                yield from (inner for block in blocks for inner in block.modules() if inner is not block)
+
+
+def _is_compiled(module: Any) -> bool:
+    return any(getattr(module, name, None) is not None for name in _COMPILED)
+
+
+def _device(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """Where its ranks talk: where its input lies, for weights may be kept elsewhere."""
+    found = next(_tensors([args, kwargs]), None)
+    return found.device if found is not None else next(module.parameters()).device
+
+
+# --- one forward ----------------------------------------------------------------------------------------
+
+
+class _Forward:
+    """One forward of a wrapper: what its ranks call, each for itself or for another."""
+
+    def __init__(self, wrapper: _Wrapper, groups: list[Any], device: Any) -> None:
+        self.wrapper, self.groups, self.device = wrapper, groups, device
+        self.inside: _Part | None = None  # what runs
+        self.kept = False  # whether other ranks run it for this one's sake
+        self.stood_in: list[_Part] = []  # what this one ran for the sake of others
+        self.found: list[Any] = []  # what came out of what some ranks alone meant to run
+
+    def agree(self, place: int, call: Any) -> None:
+        """Until every rank is about to run this part, or all others stand in for those that are."""
+        while not self.wrapper.off:
+            most, least = largest_of_each([place, -place], self.groups, self.device)
+            if most == -least:
+                return
+            told = self._told(call if most == place else None)
+            if told is None:
+                self.wrapper.off = True
+                return
+            if most == place:
+                self.kept = True
+                return
+            self._stand_in(self.wrapper.parts[most - 1], told)
+
+    def _told(self, call: Any) -> bytes | None:
+        """The call of the last of the ranks that have one, as every rank is told it."""
+        import torch
+
+        said = b"" if call is None else self._packed(call)
+        asked = (rank() + 1) * _LENGTH + len(said) if call is not None else 0
+        (which,) = largest_of_each([asked], self.groups, self.device)
+        if not (length := which % _LENGTH):
+            return None
+        here = [*said] if which == asked else [0] * length
+        told = torch.tensor(here, dtype=torch.uint8, device=self.device)
+        for group in self.groups:
+            torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX, group=group)
+        return bytes(told.tolist())
+
+    def _packed(self, call: Any) -> bytes:
+        import torch
+
+        kind = self.device.type
+        cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        try:
+            return _packed((call, torch.is_grad_enabled(), cast))
+        except Exception as error:
+            self.wrapper.patch.warn(
+                "cannot be told",
+                "a rank without images cannot be told how the tower was called here "
+                f"({type(error).__name__}: {error}), so that it will wait: give every batch an image",
+                own=True,
+            )
+            return b""
+
+    def _stand_in(self, part: _Part, told: bytes) -> None:
+        import torch
+
+        (args, kwargs), grad, (enabled, dtype) = _unpacked(told, self.device)
+        cuda = [self.device] if self.device.type == "cuda" else []
+        self.inside = part
+        with contextlib.ExitStack() as aside:
+            aside.enter_context(torch.random.fork_rng(devices=cuda))
+            aside.enter_context(_kept_buffers(part.modules))
+            aside.enter_context(torch.set_grad_enabled(grad))
+            aside.enter_context(torch.autocast(self.device.type, dtype=dtype, enabled=enabled))
+            output = part.run(args, kwargs)
+        self.inside, self.kept = None, True
+        self.stood_in.append(part)
+        self.note(part, output)
+
+    def note(self, part: _Part, output: Any) -> None:
+        """Keep what has to be tied of what came out."""
+        if self.kept:
+            self.found += part.made(output)
+        self.kept = False
+
+    def tied(self, wrapper: Any, output: Any) -> Any:
+        """``output``, whose backward passes all that ranks ran for one another."""
+        import torch
+
+        if not self.found or not torch.is_grad_enabled():
+            return None
+        own = [p for name, p in wrapper.named_parameters(recurse=False) if name in self.wrapper.names]
+        ran = [module for part in self.stood_in for module in part.modules]
+        blank = {id(p): p for p in [*own, *(p for module in ran for p in module.parameters())]}
+        told = sharding([wrapper]) == ZERO3 and bool(ran)
+        begun = functools.partial(from_nothing, blank.values(), dropped=False) if told else lambda: None
+        tensors = [tensor for tensor in _tensors(output) if tensor.requires_grad]
+        chosen = {id(tensor) for tensor in tensors or [*_tensors(output)][:1]}
+        made: dict[int, Any] = {}
+
+        def tie(tensor: Any) -> Any:
+            if id(tensor) not in chosen:
+                return tensor
+            if id(tensor) not in made:
+                made[id(tensor)] = add_nothing(tensor, [*self.found, *own], begun)
+            return made[id(tensor)]
+
+        return _mapped(output, tie)
+
+
+# --- calls as bytes -------------------------------------------------------------------------------------
+
+
+def _packed(call: Any) -> bytes:
+    """``call`` with its tensors: of those of integers the numbers, of others the shape."""
+    import torch
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, value: Any) -> Any:
+            if isinstance(value, torch.device):
+                return ("device",)
+            if not isinstance(value, torch.Tensor):
+                return None
+            numbers = None if value.is_floating_point() else value.detach().cpu().numpy()
+            return ("tensor", tuple(value.shape), value.dtype, value.requires_grad, numbers)
+
+    written = io.BytesIO()
+    Pickler(written).dump(call)
+    return written.getvalue()
+
+
+def _unpacked(told: bytes, device: Any) -> Any:
+    """The call again, with ones of the shapes that were told."""
+    import torch
+
+    class Unpickler(pickle.Unpickler):
+        def persistent_load(self, said: Any) -> Any:
+            kind, *rest = said
+            if kind == "device":
+                return device
+            shape, dtype, requires_grad, numbers = rest
+            if numbers is None:
+                return torch.ones(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+            return torch.from_numpy(numbers).to(device)
+
+    return Unpickler(io.BytesIO(told)).load()
+
+
+@contextlib.contextmanager
+def _kept_buffers(modules: list[Any]) -> Iterator[None]:
+    """Inside, their buffers may change: running means, say."""
+    import torch
+
+    before = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
+    try:
+        yield
+    finally:
+        for buffer, value in before:
+            if not torch.equal(buffer, value):
+                buffer.data.copy_(value)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """The floating-point tensors in ``value``, wherever they stand in it."""
+    found: list[Any] = []
+
+    def note(tensor: Any) -> Any:
+        found.append(tensor)
+        return tensor
+
+    _mapped(value, note)
+    return iter(found)
+
+
+def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """``value`` with each floating-point tensor in it replaced, in place where it can be."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return function(value) if value.is_floating_point() else value
+    if isinstance(value, dict):  # transformers' ModelOutput is one
+        for name, item in [*value.items()]:
+            if (new := _mapped(item, function)) is not item:
+                value[name] = new
+    elif isinstance(value, list):
+        value[:] = [_mapped(item, function) for item in value]
+    elif isinstance(value, tuple):
+        items = [_mapped(item, function) for item in value]
+        if any(new is not item for new, item in zip(items, value, strict=True)):
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            item = getattr(value, field.name)
+            if (new := _mapped(item, function)) is not item:
+                object.__setattr__(value, field.name, new)
+    return value

@@ -1,0 +1,104 @@
+"""Modules of a user's own around a vision-language model: they ask its tower for more than it does itself.
+
+For a text they do not. What they ask for becomes a second loss beside the model's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+WEIGHT = 0.1  # of the second loss
+
+
+class After(torch.nn.Module):  # type: ignore[misc]
+    """A head over the features of the images, after the model's own forward."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.width = model.get_input_embeddings().weight.shape[1]
+        layers = torch.nn.Linear(self.width, 8), torch.nn.GELU(), torch.nn.Linear(8, 4)
+        self.head = torch.nn.Sequential(*layers)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+        self.model = model
+
+    def forward(self, **batch: Any) -> Any:
+        outputs = self.model(**batch)
+        if "pixel_values" in batch:
+            outputs.loss = outputs.loss + self.second(self.features(batch))
+        return outputs
+
+    def second(self, features: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = WEIGHT * self.scale[0] * self.head(features).square().mean()
+        return found
+
+    def features(self, batch: dict[str, Any]) -> torch.Tensor:
+        """What the language model would get of the images, of shape [tokens, width]."""
+        grid = {"image_grid_thw": batch["image_grid_thw"]} if "image_grid_thw" in batch else {}
+        if hasattr(self.model, "get_image_features"):
+            found = self.model.get_image_features(batch["pixel_values"], **grid)
+        elif hasattr(self.model, "visual"):  # Qwen2-VL before transformers 4.49
+            pixels = batch["pixel_values"].type(self.model.visual.get_dtype())
+            found = self.model.visual(pixels, grid_thw=batch["image_grid_thw"])
+        else:  # LLaVA before 4.46
+            seen = self.model.vision_tower(batch["pixel_values"], output_hidden_states=True)
+            found = self.model.multi_modal_projector(seen.hidden_states[-1])
+        found = getattr(found, "pooler_output", found)
+        parts = found if isinstance(found, (list, tuple)) else [found]
+        return torch.cat([part.reshape(-1, self.width) for part in parts])
+
+
+class Before(After):
+    """The features first; the head over them before the model's forward, and once more after it."""
+
+    def forward(self, **batch: Any) -> Any:
+        seen = self.features(batch) if "pixel_values" in batch else None
+        first = None if seen is None else self.second(seen)
+        outputs = self.model(**batch)
+        if seen is not None:
+            outputs.loss = outputs.loss + first + self.second(seen.roll(1, 0))
+        return outputs
+
+
+class Several(After):
+    """As often as a row says, of which one is a target that learns nothing."""
+
+    def forward(self, **batch: Any) -> Any:
+        outputs = self.model(**batch)
+        if "pixel_values" in batch:
+            with torch.no_grad():
+                target = self.head(self.features(batch)).mean()
+            for turn in range(int(batch["input_ids"].sum()) % 3):
+                found = self.head(self.features({**batch, "pixel_values": batch["pixel_values"] + turn}))
+                outputs.loss = outputs.loss + WEIGHT * (found.mean() - target).square()
+        return outputs
+
+
+class Embedded(After):
+    """The text embedded by the wrapper, which adds the mean of the images to every word."""
+
+    def forward(self, **batch: Any) -> Any:
+        text = self.model.get_input_embeddings()(batch["input_ids"])
+        if "pixel_values" in batch:
+            text = text + self.features(batch).mean(0)
+        kept = {name: batch[name] for name in ("attention_mask", "labels") if name in batch}
+        return self.model(inputs_embeds=text, **kept)
+
+
+class Detached(After):
+    """Features that lead to a gradient, of which the second loss takes none."""
+
+    def second(self, features: torch.Tensor) -> torch.Tensor:
+        return super().second(features.detach())
+
+
+WRAPPERS: dict[str, Callable[[Any], torch.nn.Module]] = {
+    "wrapper": After,
+    "wrapper-before": Before,
+    "wrapper-several": Several,
+    "wrapper-embedded": Embedded,
+    "wrapper-detached": Detached,
+}
