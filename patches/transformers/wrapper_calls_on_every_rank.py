@@ -22,19 +22,19 @@ Left alone: one process; a module that is no wrapper of a model which ``batches-
 whose forward, with the methods it calls, names no tower of it; what nobody gathers (DDP, ZeRO-1 and 2,
 weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which counts what a stand-in brings.
 Not mended: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
-checkpoints by itself; arguments that cannot be pickled, which a warning names.
+checkpoints by itself; arguments beside tensors, numbers, words and what holds them, which a warning names.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import functools
 import inspect
-import io
-import pickle
+import json
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -114,7 +114,7 @@ def calls_a_tower(module: Any) -> bool:
 
 
 def _models(wrapper: Any) -> list[Any]:
-    """Those in ``wrapper`` that run a tower in their forward, and those around them."""
+    """Those in ``wrapper`` that run a tower in their forward, and those of transformers around them."""
     known = [inner for inner in wrapper.modules() if any(map(path_of, type(inner).__mro__))]
     return [
         inner
@@ -385,12 +385,12 @@ class _Forward:
         kind = self.device.type
         cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         try:
-            return _packed((call, torch.is_grad_enabled(), cast))
-        except Exception as error:
+            return json.dumps(_written((call, torch.is_grad_enabled(), cast))).encode()
+        except TypeError as error:
             self.wrapper.patch.warn(
                 "cannot be told",
                 "a rank without images cannot be told how the tower was called here "
-                f"({type(error).__name__}: {error}), so that it will wait: give every batch an image",
+                f"(an argument is a {error}), so that it will wait: give every batch an image",
                 own=True,
             )
             return b""
@@ -398,7 +398,7 @@ class _Forward:
     def _stand_in(self, part: _Part, told: bytes) -> None:
         import torch
 
-        (args, kwargs), grad, (enabled, dtype) = _unpacked(told, self.device)
+        (args, kwargs), grad, (enabled, dtype) = _read(json.loads(told), self.device)
         cuda = [self.device] if self.device.type == "cuda" else []
         self.inside = part
         with contextlib.ExitStack() as aside:
@@ -445,39 +445,55 @@ class _Forward:
 # --- calls as bytes -------------------------------------------------------------------------------------
 
 
-def _packed(call: Any) -> bytes:
-    """``call`` with its tensors: of those of integers the numbers, of others the shape."""
+def _written(value: Any) -> Any:
+    """``value`` for JSON: of tensors of integers the numbers, of others the shape.
+
+    Raises:
+        TypeError: there is something else in it.
+    """
     import torch
 
-    class Pickler(pickle.Pickler):
-        def persistent_id(self, value: Any) -> Any:
-            if isinstance(value, torch.device):
-                return ("device",)
-            if not isinstance(value, torch.Tensor):
-                return None
-            numbers = None if value.is_floating_point() else value.detach().cpu().numpy()
-            return ("tensor", tuple(value.shape), value.dtype, value.requires_grad, numbers)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return {"tuple" if isinstance(value, tuple) else "list": [_written(item) for item in value]}
+    if type(value) is dict:
+        return {"dict": [[_written(name), _written(item)] for name, item in value.items()]}
+    if isinstance(value, torch.device):
+        return {"device": None}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, torch.Tensor):
+        numbers = None
+        if not value.is_floating_point():
+            numbers = base64.b64encode(value.detach().cpu().contiguous().numpy().tobytes()).decode()
+        return {"tensor": [[*value.shape], _written(value.dtype), value.requires_grad, numbers]}
+    raise TypeError(type(value).__name__)
 
-    written = io.BytesIO()
-    Pickler(written).dump(call)
-    return written.getvalue()
 
-
-def _unpacked(told: bytes, device: Any) -> Any:
-    """The call again, with ones of the shapes that were told."""
+def _read(said: Any, device: Any) -> Any:
+    """What was written, with ones in the tensors of which the shape was told."""
     import torch
 
-    class Unpickler(pickle.Unpickler):
-        def persistent_load(self, said: Any) -> Any:
-            kind, *rest = said
-            if kind == "device":
-                return device
-            shape, dtype, requires_grad, numbers = rest
-            if numbers is None:
-                return torch.ones(shape, dtype=dtype, device=device, requires_grad=requires_grad)
-            return torch.from_numpy(numbers).to(device)
-
-    return Unpickler(io.BytesIO(told)).load()
+    if not isinstance(said, dict):
+        return said
+    ((kind, value),) = said.items()
+    if kind in ("list", "tuple"):
+        items = [_read(item, device) for item in value]
+        return tuple(items) if kind == "tuple" else items
+    if kind == "dict":
+        return {_read(name, device): _read(item, device) for name, item in value}
+    if kind == "device":
+        return device
+    if kind == "dtype":
+        return getattr(torch, value)
+    shape, dtype, requires_grad, numbers = value
+    dtype = _read(dtype, device)
+    if numbers is None:
+        return torch.ones(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+    read = bytearray(base64.b64decode(numbers))
+    found = torch.frombuffer(read, dtype=dtype) if read else torch.empty(0, dtype=dtype)
+    return found.reshape(shape).to(device)
 
 
 @contextlib.contextmanager
