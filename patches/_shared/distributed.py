@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+ABSENT = "-absent-"  # no key of ours has this value
+
 
 def rank() -> int:
     """This process's rank; 0 where no processes train together."""
@@ -46,6 +48,13 @@ def largest_of_each(numbers: Sequence[int], groups: Iterable[Any], device: Any) 
 def job_store() -> Any:
     """The store that started the job. It outlives a restart by torchrun: see ``run_prefix``."""
     return sys.modules["torch.distributed"].distributed_c10d._get_default_store()
+
+
+def there(store: Any, key: str) -> bool:
+    """Whether ``key`` has been set in ``store``, without waiting for it; before torch 2.3 it cannot be asked."""
+    if hasattr(store, "check"):
+        return bool(store.check([key]))
+    return bool(store.compare_set(key, ABSENT, ABSENT) != ABSENT.encode())
 
 
 def run_prefix() -> str:

@@ -48,7 +48,7 @@ from typing import Any
 
 from vlmpatch.api import Patch
 
-from .distributed import group_name, job_store, named, rank, run_prefix, world
+from .distributed import group_name, job_store, named, rank, run_prefix, there, world
 
 LOOK = 3.0  # seconds between two looks at where the others are
 STILL = 10  # answers through which an absent rank must have waited in one place
@@ -152,16 +152,16 @@ class _Rendezvous:
     def wait(self) -> str:
         """Until all are there, or until no rank is waited for: nothing, or why this cannot be done."""
         pause, warned = 0.005, False
-        while not self.store.check([f"{self.base}/all"]):
+        while not there(self.store, f"{self.base}/all"):
             waited = time.monotonic() - self.start
-            if self.store.check([f"{self.base}/over"]):
+            if there(self.store, f"{self.base}/over"):
                 return str(self.store.get(f"{self.base}/over").decode())
-            if self.store.check([OFF]) or waited > WAIT:
+            if there(self.store, OFF) or waited > WAIT:
                 return ""
             if self.host and waited - self.looked > LOOK:
                 self.looked = waited
                 self._look_around(waited)
-            if waited > SOON and not warned and self.store.check([f"{self.base}/late"]):
+            if waited > SOON and not warned and there(self.store, f"{self.base}/late"):
                 warned = True
                 self.patch.warn(self.what, f"{self.store.get(f'{self.base}/late').decode()} Still waiting.")
             time.sleep(pause)
@@ -177,11 +177,11 @@ class _Rendezvous:
         return f"{self.what}: the ranks do not do the same: {words}. {self.why}"
 
     def _look_around(self, waited: float) -> None:
-        self.absent = [rank for rank in self.absent if not self.store.check([f"{self.base}/{rank}"])]
+        self.absent = [rank for rank in self.absent if not there(self.store, f"{self.base}/{rank}")]
         for other in self.absent:
             _hear(self.store, other, self.places[other])
         heard = [self.places[other] for other in self.absent]
-        threads = _others_at_work() or self.store.check([THREADS])
+        threads = _others_at_work() or there(self.store, THREADS)
         if _never_over(heard, self.mine, threads):
             self.store.set(f"{self.base}/over", self._words(waited))
         elif self.absent and waited > SOON:
@@ -202,9 +202,9 @@ class _Rendezvous:
 
 def _hear(store: Any, other: int, heard: list[str]) -> None:
     """What rank ``other`` has answered last, or that it has ended."""
-    if store.check([f"{ENDED}/{other}"]):
+    if there(store, f"{ENDED}/{other}"):
         heard.append(HAS_ENDED)
-    elif store.check([f"{PLACE}/{other}"]):
+    elif there(store, f"{PLACE}/{other}"):
         heard.append(store.get(f"{PLACE}/{other}").decode())
 
 

@@ -37,7 +37,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.distributed import group_name, job_store, named, rank, run_prefix
+from .._shared.distributed import group_name, job_store, named, rank, run_prefix, there
 from .._shared.reduction_order import orders
 
 ENGINE, FLAT, PARTITIONED = "DeepSpeedEngine", "DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"
@@ -185,7 +185,7 @@ def _elsewhere(group: Any, failure: Failure) -> list[int]:
     """The ranks of ``group`` whose backward did not fail at the same place, after a while of waiting."""
     members = sys.modules["torch.distributed"].get_process_group_ranks(group)
     store, key, until = job_store(), _key(group, failure.begun), time.monotonic() + WAIT
-    while absent := [other for other in members if not store.check([f"{key}/{other}"])]:
+    while absent := [other for other in members if not there(store, f"{key}/{other}")]:
         if time.monotonic() > until:
             break
         time.sleep(0.01)

@@ -32,7 +32,6 @@ BESIDE = "VLMPATCH_LAB_BESIDE"  # a folder of packages that a family needs and t
 # again, and the rest belongs to the launch below.
 DROPPED = (
     *("PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"),
-    "VLMPATCH_SOURCES",  # of the tests, and no switch of vlmpatch: it would say so
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR"),
 )
 

@@ -164,14 +164,15 @@ def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -
         model.enable_input_require_grads()
     trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
     trainer.train()
-    if cell.engine.startswith("fsdp") and not isinstance(trainer.model, SHARDED[cell.engine]):
+    if cell.engine.startswith("fsdp") and not isinstance(trainer.model, _wrapper(cell.engine)):
         raise RuntimeError(f"accelerate made a {type(trainer.model).__name__} of the model, no {cell.engine}")
 
 
-SHARDED = {
-    "fsdp1": torch.distributed.fsdp.FullyShardedDataParallel,
-    "fsdp2": torch.distributed.fsdp.FSDPModule,
-}
+def _wrapper(engine: str) -> type:
+    """What accelerate makes of a model under FSDP; torch has the second from 2.6 on."""
+    named = {"fsdp1": "FullyShardedDataParallel", "fsdp2": "FSDPModule"}[engine]
+    wrapper: type = getattr(torch.distributed.fsdp, named)
+    return wrapper
 
 
 def hf_resumed(cell: Cell, folder: Path, output: Path, *, images: bool = True) -> None:

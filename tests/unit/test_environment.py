@@ -29,6 +29,11 @@ def test_unknown_id_is_named_with_the_nearest() -> None:
     assert "zero3-gather" in problem.remedy
 
 
+@pytest.mark.parametrize("name", ["VLMPATCH_FULL", "VLMPATCH_LAB_GLOO", "VLMPATCH_SOURCES"])
+def test_a_variable_of_the_tests_is_no_mistake(name: str) -> None:
+    assert environment.read({name: "x"}, KNOWN).problems == ()
+
+
 def test_a_variable_of_no_known_name_is_told_with_the_nearest() -> None:
     found = environment.read({"VLMPATCH_LGO": "info", "VLMPATCH_LAB": "x", "HOME": "/"}, KNOWN)
     (problem,) = found.problems

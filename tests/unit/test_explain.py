@@ -23,7 +23,8 @@ from vlmpatch.tools.view.language import Words
 KNOWN = failures.read(default_path())
 OURS = read(default_path())
 READY = (
-    "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following"
+    "RuntimeError: Expected to mark a variable ready only once. This error is caused by one of the following "
+    "Parameter at index 9 with name base_model.model.layers.3.mlp.lora_B.default.weight has been marked"
 )
 TRACE = """Traceback (most recent call last):
   File "/x/train.py", line 9, in <module>
@@ -170,7 +171,7 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         ("Invalidate trace cache @ step 0 and module 2619: cache has only 0 modules", None),
         (TRACE + "IndexError: index 0 is out of bounds for dimension 0 with size 0", None),
         (
-            "LoRA\nRuntimeError：a leaf Variable that requires grad is being used in an in-place operation.",
+            "Qwen2-VL, LoRA\nRuntimeError：a leaf Variable that requires grad is being used in an in-place operation.",
             "F13",
         ),
         (WATCHDOG.format(0) + "\nfsdp", None),

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from patches._shared import rendezvous
+from patches._shared.distributed import there
 from patches._shared.rendezvous import Alone
 from tests.lab.waits import joined
 from vlmpatch.api import Patch
@@ -280,3 +281,15 @@ def test_which_threads_may_start_a_collective() -> None:
         stop.set()
     assert joined([waiting, working])
     assert not rendezvous._others_at_work()
+
+
+def test_a_store_that_cannot_be_asked_is_compared() -> None:
+    here.rank, store = 0, Store()
+    before_2_3 = SimpleNamespace(
+        compare_set=lambda key, expected, wanted: store.values.get(key, expected.encode())
+    )
+    for each in (store, before_2_3):
+        assert not there(each, "come")
+    store.set("come", "-")
+    for each in (store, before_2_3):
+        assert there(each, "come")

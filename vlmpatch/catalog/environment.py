@@ -25,6 +25,7 @@ _OF_THE_TESTS = (
     "_GOLDEN",
     "_LAB",
     "_MINICPMV",
+    "_SOURCES",
 )  # and what begins so: never read here, and no mistake
 LEVELS = ("debug", "info", "warning", "error", "off")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")

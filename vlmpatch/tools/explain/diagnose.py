@@ -200,7 +200,8 @@ def _decides(symptom: Symptom, message: Message) -> bool:
 
 def _within(hit: Hit) -> set[str]:
     """What is asked of the whole log and stands in the message, where nothing is escaped any more."""
-    return {fact for fact in (*hit.symptom.seen, *hit.symptom.unseen) if fact in hit.message.text}
+    text = hit.message.text.replace("\n", "")  # a terminal may have broken its lines
+    return {fact for fact in (*hit.symptom.seen, *hit.symptom.unseen) if fact in text}
 
 
 def _borne_out(symptom: Symptom, seen: set[str]) -> bool:
