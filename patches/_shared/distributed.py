@@ -51,7 +51,7 @@ def job_store() -> Any:
 
 
 def there(store: Any, key: str) -> bool:
-    """Whether ``key`` has been set in ``store``, without waiting for it; before torch 2.3 it cannot be asked."""
+    """Whether ``key`` has been set in ``store``, without waiting; before torch 2.3 it cannot be asked."""
     if hasattr(store, "check"):
         return bool(store.check([key]))
     return bool(store.compare_set(key, ABSENT, ABSENT) != ABSENT.encode())

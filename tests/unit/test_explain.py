@@ -171,7 +171,7 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
         ("Invalidate trace cache @ step 0 and module 2619: cache has only 0 modules", None),
         (TRACE + "IndexError: index 0 is out of bounds for dimension 0 with size 0", None),
         (
-            "Qwen2-VL, LoRA\nRuntimeError：a leaf Variable that requires grad is being used in an in-place operation.",
+            "VLM\nRuntimeError：a leaf Variable that requires grad is being used in an in-place operation.",
             "F13",
         ),
         (WATCHDOG.format(0) + "\nfsdp", None),

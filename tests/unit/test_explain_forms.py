@@ -9,6 +9,7 @@ import html
 import io
 import json
 import lzma
+import os
 import subprocess
 import sys
 import zipfile
@@ -181,6 +182,34 @@ def test_several_logs_a_pattern_a_folder_and_rotated_names(
     assert "is no patch and no failure, and as a log: No such file" in err
 
 
+F9 = next(log for log in LOGS if log.name == "F9.zero3-modules-to-save.log")
+MEMORY = (
+    'Traceback (most recent call last):\n  File "t.py", line 1, in f\n'
+    "torch.OutOfMemoryError: CUDA out of memory.\n"
+)
+
+
+def test_logs_of_different_failures_have_an_answer_each(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = {"a": FAILED, "b": F9.read_text(), "c": MEMORY, "d": FAILED}
+    for at, (name, text) in enumerate(texts.items()):
+        (tmp_path / f"{name}.log").write_text(text)
+        os.utime(tmp_path / f"{name}.log", (at, at))
+    everything = sorted(map(str, tmp_path.iterdir()))
+    for words in (everything, [str(tmp_path / "*.log")], [str(tmp_path)]):
+        code, out, _ = run(words, capsys)
+        assert code == 0
+        assert [line[:2] for line in out.splitlines() if line.startswith(("F3 · ", "F9 · "))] == ["F3", "F9"]
+        assert "GPU's memory" in out
+        assert json.loads(run([*words, "--json"], capsys)[1])[0]["file"].endswith("a.log")
+    assert [each["failure"] for each in json.loads(run([*everything, "--json"], capsys)[1])] == [
+        "F3",
+        "F9",
+        None,
+    ]
+
+
 def test_a_pasted_message_and_ids_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([READY], capsys)[:2][1].startswith("F3 · ")
     assert run(READY.split(), capsys)[1].startswith("F3 · ")
@@ -222,6 +251,14 @@ def test_what_is_piped_in(words: list[str]) -> None:
     for raw in (FAILED.encode(), gzip.compress(FAILED.encode())):
         done = subprocess.run(command, input=raw, capture_output=True, check=True)
         assert done.stdout.decode().startswith("F3 · ")
+
+
+def test_a_log_that_the_shell_opens(tmp_path: Path) -> None:
+    (tmp_path / "train.log").write_text(FAILED)
+    with (tmp_path / "train.log").open("rb") as log:
+        command = [sys.executable, "-m", "vlmpatch", "explain", "--lang", "en"]
+        done = subprocess.run(command, stdin=log, capture_output=True, check=True)
+    assert done.stdout.decode().startswith("F3 · ")
 
 
 WATCHED = (

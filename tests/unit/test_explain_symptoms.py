@@ -83,7 +83,7 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
         ("gradient_checkpointing: true\n" + TWICE, "F3"),
         (TWICE + "\nParameter at index 9 with name base_model.model.layers.3.lora_B.weight", "F3"),
         (TWICE + "\nParameter at index 157 with name img_backbone.layer4.2.bn3.weight", None),
-        ("E   File \"basicsr/train.py\", line 286, in main\n" + TWICE, None),
+        ('E   File "basicsr/train.py", line 286, in main\n' + TWICE, None),
         (TWICE + " DDP does not support such use cases yet.", None),  # torch 1, older than every gate
         ("RF-DETR under DDP\n" + TWICE, None),
         (LEAF, None),

@@ -344,7 +344,7 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         _show([], list(found.values()), catalog, say, as_json)
         return 0
     try:
-        given = _of_message(rest, catalog, say) if _is_message(rest) else _of_logs(rest, catalog, say)
+        given = [_of_message(rest, catalog, say)] if _is_message(rest) else _of_logs(rest, catalog, say)
     except OSError as error:
         name = str(error.filename or " ".join(rest))
         hint = suggestion(name, [*catalog.entries, *failures.every(catalog).known, *codes.read()])
@@ -356,8 +356,8 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         }
         print(say(sentence, **said).rstrip(), file=sys.stderr)
         return 2
-    _show([given], list(found.values()), catalog, say, as_json)
-    return 0 if given.ours else 1
+    _show(given, list(found.values()), catalog, say, as_json)
+    return 0 if any(each.ours for each in given) else 1
 
 
 def _show(
@@ -385,14 +385,17 @@ def _of_message(words: Sequence[str], catalog: Catalog, say: Words) -> Answer:
     return answer(io.BytesIO(" ".join(words).encode(errors="replace")), catalog, say, None)
 
 
-def _of_logs(names: Sequence[str], catalog: Catalog, say: Words) -> Answer:
-    """The answer of the log that says most; of several, the one that ended first: its rank died first.
+def _of_logs(names: Sequence[str], catalog: Catalog, say: Words) -> list[Answer]:
+    """An answer for each failure that the logs show, by the log that ended first: its rank died first.
+
+    Ranks of one run mostly echo what one of them died of. An echo, a hint or an unknown error is the answer
+    where no log shows a failure itself, and then that of the log that says most.
 
     Raises:
         OSError: one of them cannot be read, or a folder holds no log.
     """
     if not names or list(names) == ["-"]:
-        return answer(sys.stdin.buffer, catalog, say, None)
+        return [answer(sys.stdin.buffer, catalog, say, None)]
     logs = sorted({log for name in names for log in _found(name)}, key=os.path.getmtime)[:MOST]
     alone = len(logs) == 1 and logs[0] == names[0]
     folder = names[0] if len(names) == 1 and os.path.isdir(names[0]) else ""
@@ -403,7 +406,11 @@ def _of_logs(names: Sequence[str], catalog: Catalog, say: Words) -> Answer:
         answers.append(
             given if alone else given._replace(file="/".join(filter(None, (shown_as, given.file))))
         )
-    return min(answers, key=_tells)
+    shown: dict[str, Answer] = {}
+    for given in answers:
+        if (hit := given.diagnosis.hit) and hit.symptom.kind == "error":
+            shown.setdefault(hit.failure.id, given)
+    return sorted(shown.values(), key=_tells) or [min(answers, key=_tells)]
 
 
 def _found(name: str) -> list[str]:
