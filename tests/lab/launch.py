@@ -25,6 +25,7 @@ from vlmpatch_lab.patience import within
 from vlmpatch_lab.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
+INTEL = Path(__file__).with_name("intel")  # what DeepSpeed 0.12 asks for on a CPU
 STARTUP = Path(__file__).with_name("startup")  # holds a sitecustomize
 MARK = "VLMPATCH_LAB_LAUNCH"
 BESIDE = "VLMPATCH_LAB_BESIDE"  # a folder of packages that a family needs and the stack lacks
@@ -110,7 +111,9 @@ def environment(
         "HF_HUB_OFFLINE": "1",
         "MASTER_PORT": str(free_port()),
     }
-    folders = [STARTUP, *([ROOT] if checkout else []), *filter(None, [os.environ.get(BESIDE)])]
+    of_the_stack = [INTEL] if any(each.startswith("deepspeed==0.12.") for each in stack.packages) else []
+    beside = filter(None, [os.environ.get(BESIDE)])
+    folders = [STARTUP, *([ROOT] if checkout else []), *of_the_stack, *beside]
     variables["PYTHONPATH"] = os.pathsep.join(map(str, folders))
     if gloo:
         variables["VLMPATCH_LAB_GLOO"] = "1"

@@ -36,6 +36,9 @@ class _AfterExec(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
         vars(module)["build_shm_op"] = lambda: None
+        accelerator = sys.modules["deepspeed.accelerator"].get_accelerator()
+        if accelerator.communication_backend_name() == "ccl":  # DeepSpeed 0.12 would compile one over Intel's
+            accelerator._communication_backend_name = "gloo"
         if os.environ.get("VLMPATCH_LAB_WAITING") == "1":
             from vlmpatch_lab.collectives import wait_for_every_collective
 
