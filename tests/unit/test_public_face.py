@@ -96,7 +96,9 @@ def _options(verb: str, parser: argparse.ArgumentParser) -> Iterator[str]:
 def schemas(known: Catalog, folder: Path) -> Iterator[str]:
     """The keys of every ``--json``, and what they hold."""
     ours = read(default_path())
-    (folder / "log").write_text("[rank1]: RuntimeError: Expected to mark a variable ready only once.\n")
+    (folder / "log").write_text(
+        "[rank1]: RuntimeError: Expected to mark a variable ready only once; lora_B.weight\n"
+    )
     with (folder / "log").open("rb") as stream:
         answer = explain.answer(stream, ours, SAY, None)
     here, _ = lock.here(known)
