@@ -20,7 +20,8 @@ numbers and buffers are what they would have been.
 
 Left alone: one process; a module that is no wrapper of a model which ``batches-without-images`` knows, or
 whose forward, with the methods it calls, names no tower of it; what nobody gathers (DDP, ZeRO-1 and 2,
-weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which counts what a stand-in brings.
+weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which counts what a stand-in brings;
+a part without weights.
 Not mended: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
 checkpoints by itself; arguments beside tensors, numbers, words and what holds them, which a warning names.
 
@@ -273,7 +274,9 @@ class _Wrapper:
         if self.off:
             return
         known = {id(part) for part in _within_blocks(module)}
-        watched = [part for part in every[1:] if id(part) not in known]
+        # Nothing is gathered for a part without weights: what it counts is its own rank's.
+        weighty = [part for part in every[1:] if any(True for _ in part.parameters())]
+        watched = [part for part in weighty if id(part) not in known]
         self.parts = [_Part(part) for part in watched]
         for model in _models(module):
             _callers[model] = self
