@@ -211,8 +211,8 @@ _VERIFY = """  python -m vlmpatch verify
   python -m vlmpatch verify --only zero3-recompute-release"""
 _NEW = """  python -m vlmpatch new rope-cache --upstream acme_model --set acme-vl
   python -m vlmpatch new other-fix --upstream acme_model --failure F4"""
-_LOCK = """  python -m vlmpatch lock                       writes vlmpatch.lock: commit it
-  python -m vlmpatch lock --diff                what would be applied otherwise here
+_LOCK = """  python -m vlmpatch lock
+  python -m vlmpatch lock --diff
   python -m vlmpatch lock --diff new.lock --markdown
   python -m vlmpatch lock --diff --annotations"""
 _RUN = "  python -m vlmpatch run torchrun --nproc_per_node 8 finetune.py …"

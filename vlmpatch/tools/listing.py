@@ -43,7 +43,7 @@ def listing(catalog: Catalog, say: Words, as_data: bool = False) -> int:
     made = Page()
     for entry in catalog.entries.values():
         needs = ", ".join(f"{name} {specifier}" for name, specifier in entry.requires.items())
-        made.add(f"{entry.id}  [{say(entry.severity)}; {needs}]", "head")
+        made.add(f"{entry.id}  [{say(entry.severity)}{say.mark('; ')}{needs}]", "head")
         made.add("  " + say.pick((entry.summary, entry.summary_zh)))
         if entry.set:
             made.add(

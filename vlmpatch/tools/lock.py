@@ -173,16 +173,16 @@ def _line(each: Difference, catalog: Catalog, say: Words) -> str:
         absent = say("not in the lock")
         return f"{each.name} {each.before or absent} → {each.after or absent}"
     if each.kind == "reshaped":
-        return f"{each.name}: {each.target}"
+        return f"{each.name}{say.mark(': ')}{each.target}"
     if each.kind == "revised":
-        return f"{each.name}: {each.before} → {each.after}"
+        return f"{each.name}{say.mark(': ')}{each.before} → {each.after}"
     entry = catalog.entries.get(each.name)
     if entry is None:
-        return f"{each.name}: {say('this vlmpatch has no such patch')}"
+        return f"{each.name}{say.mark(': ')}{say('this vlmpatch has no such patch')}"
     if each.kind == "removed":
-        return f"{each.name}: {say.told(each.reason)}" if each.reason else each.name
-    why = f" ({say.told(each.reason)})" if each.reason else ""
-    return f"{each.name}: {say.pick((entry.summary, entry.summary_zh))}{why}"
+        return f"{each.name}{say.mark(': ')}{say.told(each.reason)}" if each.reason else each.name
+    why = say.bracketed(say.told(each.reason)) if each.reason else ""
+    return f"{each.name}{say.mark(': ')}{say.pick((entry.summary, entry.summary_zh))}{why}"
 
 
 def remarks(change: Change, catalog: Catalog, say: Words, path: str) -> list[Annotation]:

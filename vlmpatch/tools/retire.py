@@ -111,7 +111,7 @@ def page(catalog: Catalog, say: Words) -> Page:
             version=upgrade.version,
             count=len(upgrade.patches),
         )
-        made.add(f"{line} ({say('here: {version}', version=upgrade.installed)})", "head")
+        made.add(line + say.bracketed(say("here: {version}", version=upgrade.installed)), "head")
         for id_ in upgrade.patches:
             made.add(f"  {id_}")
     if found.upgrades and found.unended:

@@ -107,7 +107,7 @@ def row(choice: Choice, model: Model | None, say: Words) -> tuple[str, str]:
     if choice.exact:
         said.append(say("measured right with vlmpatch, mixed batches too"))
     said.append(_verdict(choice.judged, say))
-    return choice.engine.name, "; ".join(said)
+    return choice.engine.name, say.mark("; ").join(said)
 
 
 def _memory(choice: Choice, model: Model | None, say: Words) -> str:
@@ -127,12 +127,12 @@ def _gib(size: int) -> str:
 
 def _verdict(judged: Understood, say: Words) -> str:
     if not judged.wrong:
-        notes = ", ".join(judged.notes)
+        notes = say.listed(judged.notes)
         return say(
             "nothing known goes wrong for certain ({notes})" if notes else "nothing known goes wrong",
             notes=notes,
         )
-    wrong = ", ".join(judged.wrong)
+    wrong = say.listed(judged.wrong)
     if judged.left:
-        return say("{wrong} without vlmpatch, {left} with it", wrong=wrong, left=", ".join(judged.left))
+        return say("{wrong} without vlmpatch, {left} with it", wrong=wrong, left=say.listed(judged.left))
     return say("{wrong} without vlmpatch, nothing known with it", wrong=wrong)

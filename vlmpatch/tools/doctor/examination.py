@@ -218,7 +218,7 @@ def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
 def _problems(problems: Iterable[Problem], kind: str, severity: str, say: Words) -> Iterator[Finding]:
     for problem in problems:
         title = say("This setting is not understood.")
-        what = f"{problem.where}: {say.told(problem.what)}"
+        what = f"{problem.where}{say.mark(': ')}{say.told(problem.what)}"
         yield Finding(kind, severity, title, what, say.told(problem.remedy))
 
 
@@ -255,7 +255,7 @@ def _unlocked(
     fix = f"python -m vlmpatch lock --diff --file {shlex.quote(chosen.lock)}"
     try:
         kinds = locked.by_kind(locked.differences(chosen.lock, catalog, expected))
-        seen = "; ".join(f"{say(words)}: {names}" for words, names in kinds)
+        seen = say.mark("; ").join(f"{say(words)}{say.mark(': ')}{names}" for words, names in kinds)
     except Unreadable as error:
         seen, fix = str(error), ""
     if seen:

@@ -66,8 +66,8 @@ def described(
     own = tuple(own_patches(model, catalog))
     rows = (
         (say("Family"), _family(model, say)),
-        (say("Towers"), "; ".join(_tower(tower, say) for tower in model.towers)),
-        (say("Takes"), ", ".join(say(each) for each in ("text", *model.takes))),
+        (say("Towers"), say.mark("; ").join(_tower(tower, say) for tower in model.towers)),
+        (say("Takes"), say.listed(say(each) for each in ("text", *model.takes))),
         (say("Its own code"), _code(model, findings, say)),
         (say("Its own patches"), _own(own, catalog, patches, say)),
         (say("Measured"), _measured(*known, say) or _PAGES.get(model.kind) or say(_UNKNOWN)),
@@ -107,20 +107,20 @@ def _is_of(target: str, kind: str) -> bool:
 
 
 def _family(model: Model, say: Words) -> str:
-    made = f"{model.kind} ({model.architecture})" if model.architecture else model.kind
+    made = model.kind + (say.bracketed(model.architecture) if model.architecture else "")
     parts = [printable(made)]
     if model.experts:
         parts.append(say("a mixture of experts"))
     if model.parameters:
         parts.append(say("{count} billion parameters", count=f"{model.parameters / 1e9:.2f}"))
-    return ", ".join(parts)
+    return say.mark(", ").join(parts)
 
 
 def _tower(tower: Tower, say: Words) -> str:
-    named = f"{say(tower.name)} ({printable(tower.kind)})" if tower.kind else say(tower.name)
+    named = say(tower.name) + (say.bracketed(printable(tower.kind)) if tower.kind else "")
     layers = say("{count} layers", count=tower.layers) if tower.layers else ""
     width = say("{count} wide", count=tower.width) if tower.width else ""
-    said = ", ".join(filter(None, [layers, width]))
+    said = say.mark(", ").join(filter(None, [layers, width]))
     return f"{named} {said}".strip()
 
 
@@ -133,18 +133,19 @@ def _code(model: Model, findings: Sequence[Finding], say: Words) -> str:
     parts = []
     if here:
         found = say("{count} finding(s) above", count=told) if told else say("nothing known to fail")
-        parts.append(say("read: {files}; {found}", files=", ".join(here), found=found))
+        parts.append(say("read: {files}; {found}", files=say.listed(here), found=found))
     if missing:
         parts.append(say("not here, so not read: {files}", files=printable(", ".join(missing))))
-    return "; ".join(parts)
+    return say.mark("; ").join(parts)
 
 
 def _own(ids: Sequence[str], catalog: Catalog, patches: Sequence[Status], say: Words) -> str:
     states = {status.id: say(_STATES[status.state]) for status in patches}
     if not ids:
         return say("none; what acts for every model is below")
-    failures = {id_: ", ".join(catalog.entries[id_].failures) for id_ in ids}
-    return ", ".join(f"{id_} ({failures[id_]}: {states.get(id_, '')})" for id_ in ids)
+    failures = {id_: say.listed(catalog.entries[id_].failures) for id_ in ids}
+    told = {id_: say.bracketed(failures[id_] + say.mark(": ") + states.get(id_, "")) for id_ in ids}
+    return say.listed(id_ + told[id_] for id_ in ids)
 
 
 def _measured(run: Trained | None, mixed: Mixed | None, say: Words) -> str:
@@ -159,12 +160,12 @@ def _measured(run: Trained | None, mixed: Mixed | None, say: Words) -> str:
             )
         )
     if mixed:
-        right = ", ".join(_ENGINES[engine] for engine, tunings in mixed.right.items() if tunings)
+        right = say.listed(_ENGINES[engine] for engine, tunings in mixed.right.items() if tunings)
         sentence = "with vlmpatch, batches with and without images are right on {on}"
-        parts.append(f"{say(sentence, on=mixed.on)}: {right}")
+        parts.append(f"{say(sentence, on=mixed.on)}{say.mark(': ')}{right}")
         if other := [_ENGINES[engine] for engine, tunings in mixed.otherwise.items() if tunings]:
-            parts.append(say("not under {engines}", engines=", ".join(other)))
-    return "; ".join(parts)
+            parts.append(say("not under {engines}", engines=say.listed(other)))
+    return say.mark("; ").join(parts)
 
 
 def _outcome(word: str, say: Words) -> str:

@@ -37,7 +37,7 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
     for finding in findings.findings:
         made.add()
         style = {"error": "bad", "warning": "warn"}.get(finding.severity, "head")
-        made.add(f"{finding.code} {say(finding.severity)}: {finding.title}", style)
+        made.add(f"{finding.code} {say(finding.severity)}{say.mark(': ')}{finding.title}", style)
         if finding.evidence:
             made.add(finding.evidence, label="  " + say("Seen"))
         if finding.fix:
@@ -76,7 +76,7 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         made.add()
         made.add(say("Patches that will act here"), "head")
         for status in acting:
-            made.add(f"  {status.id}: {say.told(status.reason)}")
+            made.add(f"  {status.id}{say.mark(': ')}{say.told(status.reason)}")
     elif acting:
         _grouped(made, findings, say)
     if waiting:
@@ -84,12 +84,12 @@ def page(findings: Findings, say: Words, everything: bool = False) -> Page:
         waits_for = "Patches that wait for a module beside a script; vlmpatch.status() counts them too"
         made.add(say(waits_for), "head")
         for module, ids in _by_module(waiting).items():
-            made.add(", ".join(ids), "dim", f"  {module}")
+            made.add(say.listed(ids), "dim", f"  {module}")
     made.add()
     if everything:
         made.add(say("Patches that have nothing to do here"), "head")
         for status in idle:
-            made.add(f"  {status.id}: {say.told(status.reason)}", "dim")
+            made.add(f"  {status.id}{say.mark(': ')}{say.told(status.reason)}", "dim")
     elif idle:
         made.add(say("{count} patches have nothing to do here; --all lists them.", count=len(idle)), "dim")
     return made
@@ -133,18 +133,19 @@ def _grouped(made: Page, findings: Findings, say: Words) -> None:
             made.add()
             made.add(say(_HEADS[group.place]), "head")
         place = group.place
-        text = f"{say.pick(group.title)}: {', '.join(group.ids)}".removeprefix(": ")
+        title = say.pick(group.title)
+        text = title + (say.mark(": ") if title else "") + say.listed(group.ids)
         made.add(text, "dim" if place == "elsewhere" else "", f"  {group.failure}")
     made.add()
     counts = Counter(_record(status) for status in findings.acting)
     shares = [say(words, count=counts[words]) for words in _RECORDS if counts[words]]
-    made.add(f"{', '.join(shares)}; {say('--all says it of each.')}", "dim")
+    made.add(f"{say.mark(', ').join(shares)}{say.mark('; ')}{say('--all says which.')}", "dim")
 
 
 _RECORDS = (
     "{count} verified on your exact versions",
     "{count} verified on other versions",
-    "{count} without verified versions on record",
+    "{count} not verified on any recorded version",
 )
 
 
@@ -185,7 +186,7 @@ def _summary(findings: Findings, say: Words) -> str:
         )
     unseen_ = say("; no training was recognised in the command, so nothing is said of it")
     missed = unseen_ if findings.launches == () else ""
-    return f"vlmpatch {__version__}, Python {platform.python_version()}: {counted}{missed}"
+    return f"vlmpatch {__version__}, Python {platform.python_version()}{say.mark(': ')}{counted}{missed}"
 
 
 def data(findings: Findings) -> dict[str, Any]:
@@ -219,7 +220,7 @@ def markdown(findings: Findings, say: Words) -> str:
         lines += [f"  - {_code(row)}" for row in (finding.evidence, *finding.fix.splitlines()) if row]
     for seen in findings.launches or ():
         lines += ["", say("Understood of the training in {where}", where=_code(seen.where)), ""]
-        lines += [f"- {label}: {_code(text)}" for label, text in understood.rows(seen, say)]
+        lines += [f"- {label}{say.mark(': ')}{_code(text)}" for label, text in understood.rows(seen, say)]
     lines += ["", f"| {say('package')} | {say('version')} | {say('where')} |", "|---|---|---|"]
     lines += [
         f"| {name} | {_plain(found.version)} | {_plain(found.folder or '')} |"
@@ -231,7 +232,9 @@ def markdown(findings: Findings, say: Words) -> str:
     ]
     lines += ["", f"<details><summary>{say('patches')}</summary>", ""]
     for status in findings.patches:
-        lines.append(f"- `{status.id}` {say(status.state.value)}: {_plain(say.told(status.reason))}")
+        lines.append(
+            f"- `{status.id}` {say(status.state.value)}{say.mark(': ')}{_plain(say.told(status.reason))}"
+        )
     return redacted("\n".join([*lines, "", "</details>"]))
 
 

@@ -243,11 +243,13 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
     label = say("Patches")
     useful = [each for each in given.patches if each.verdict != "not here"]
     for each in useful or given.patches:
-        made.add(f"{each.id}: {say(each.verdict)} ({each.reason})", _style(each), label)
+        made.add(
+            f"{each.id}{say.mark(': ')}{say(each.verdict)}{say.bracketed(each.reason)}", _style(each), label
+        )
         label = " "
     rest = [each.id for each in given.patches if each not in useful]
     if useful and rest:
-        made.add(f"{say('not here')}: {', '.join(rest)}", "dim", label)
+        made.add(f"{say('not here')}{say.mark(': ')}{say.listed(rest)}", "dim", label)
     if not given.patches:
         made.add(say("none yet; the advice below is what helps"), label=label)
 

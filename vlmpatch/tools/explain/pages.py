@@ -96,7 +96,7 @@ def failure_page(failure: Failure, catalog: Catalog, say: Words) -> Page:
     label = say("Fixed by")
     ending = failure.patches(catalog)
     for entry in ending:
-        made.add(f"{entry.id}: {say.pick((entry.summary, entry.summary_zh))}", label=label)
+        made.add(f"{entry.id}{say.mark(': ')}{say.pick((entry.summary, entry.summary_zh))}", label=label)
         label = " "
     if not ending and not failure.foreign:
         made.add(say("no patch yet; this helps:"), label=label)

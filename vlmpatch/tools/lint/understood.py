@@ -95,7 +95,7 @@ def rows(seen: Understood, say: Words) -> list[tuple[str, str]]:
         engine = say("DDP, as nothing else is said")
     alone = say("one process") if seen.processes == 1 else unsaid
     reentrant = {None: "use_reentrant " + unsaid, True: "use_reentrant=True", False: "use_reentrant=False"}
-    switched = {None: unsaid, True: say("on") + ", " + reentrant[seen.reentrant], False: say("off")}
+    switched = {None: unsaid, True: say("on") + say.mark(", ") + reentrant[seen.reentrant], False: say("off")}
     return [
         (say("Launcher"), " ".join(filter(None, [seen.launcher, seen.program]))),
         (say("Processes"), unsaid if seen.processes is None else str(seen.processes)),
@@ -109,11 +109,16 @@ def rows(seen: Understood, say: Words) -> list[tuple[str, str]]:
 
 def _judged(seen: Understood, say: Words) -> list[tuple[str, str]]:
     """What goes wrong without vlmpatch, what of it is ended here, what is left, and what may go wrong."""
-    notes = [(say("Notes"), ", ".join(seen.notes))] if seen.notes else []
+    notes = [(say("Notes"), say.listed(seen.notes))] if seen.notes else []
     if not seen.wrong:
         return [(say("Goes wrong"), say("nothing known for certain" if notes else "nothing known")), *notes]
-    ended = "; ".join(f"{code}: {', '.join(patches[:3])}" for code, patches in seen.ended.items())
-    judged = [(say("Goes wrong"), ", ".join(seen.wrong))]
+    ended = say.mark("; ").join(
+        code + say.mark(": ") + say.listed(patches[:3]) for code, patches in seen.ended.items()
+    )
+    judged = [(say("Goes wrong"), say.listed(seen.wrong))]
     if ended:
-        judged += [(say("Fixed by"), ended), (say("Left"), ", ".join(seen.left) or say("nothing known"))]
+        judged += [
+            (say("Fixed by"), ended),
+            (say("Left"), say.listed(seen.left) or say("nothing known")),
+        ]
     return judged + notes

@@ -46,7 +46,7 @@ def page(outcome: Outcome, words: Words) -> Page:
         if outcome.device == "cpu"
         else words("two GPUs, NCCL, bfloat16")
     )
-    made.add(f"{', '.join(map(' '.join, installed().items()))}; {ranks}", style="dim")
+    made.add(words.listed(map(" ".join, installed().items())) + words.mark("; ") + ranks, style="dim")
     for verdict in outcome.verdicts:
         made.add()
         _add(made, verdict, words)
@@ -86,9 +86,9 @@ def _proofs(made: Page, elsewhere: Sequence[Elsewhere], words: Words) -> None:
         )
     )
     for each in elsewhere:
-        stacks = words(" on {stacks}", stacks=", ".join(each.stacks)) if each.stacks else ""
-        record = f"; {words.told(each.record)}" if each.record else ""
-        made.add(f"  {each.id}: {', '.join(each.cases)}{stacks}{record}", "dim")
+        stacks = words(" on {stacks}", stacks=words.listed(each.stacks)) if each.stacks else ""
+        record = f"{words.mark('; ')}{words.told(each.record)}" if each.record else ""
+        made.add(f"  {each.id}{words.mark(': ')}{words.listed(each.cases)}{stacks}{record}", "dim")
 
 
 def data(outcome: Outcome) -> dict[str, Any]:
@@ -143,11 +143,11 @@ def said(found: Ending, words: Words) -> str:
 
 def _remark(verdict: Verdict, words: Words) -> str:
     if verdict.case.warns and verdict.sound:
-        return "; " + words("what you said could only fail: it was overruled, with a warning")
+        return words.mark("; ") + words("what you said could only fail: it was overruled, with a warning")
     if not verdict.tried:
-        return "; " + words("this machine cannot run it, with vlmpatch or without")
+        return words.mark("; ") + words("this machine cannot run it, with vlmpatch or without")
     if verdict.bare.outcome == "right" and verdict.sound:
-        return "; " + words("nothing to fix showed in this run")
+        return words.mark("; ") + words("nothing to fix showed in this run")
     return ""
 
 
@@ -162,7 +162,7 @@ def _costs(verdict: Verdict, words: Words) -> list[str]:
         if "peak_bytes" in cost:
             shown.append(f"{cost['seconds'] * 1000:.0f} ms, {cost['peak_bytes'] / 2**20:.0f} MiB")
         if shown:
-            lines.append(f"{words(name)}: {'; '.join(shown)}")
+            lines.append(f"{words(name)}{words.mark(': ')}{words.mark('; ').join(shown)}")
     return lines
 
 

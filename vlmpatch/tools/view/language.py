@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from vlmpatch.tools.view import reasons
@@ -15,6 +15,7 @@ else:
     import tomli as tomllib
 
 LANGUAGES = ("en", "zh")
+_MARKS = {": ": "\uff1a", ", ": "\uff0c", "; ": "\uff1b", " (": "\uff08", ")": "\uff09"}
 
 
 def language(environ: Mapping[str, str]) -> str:
@@ -43,6 +44,18 @@ class Words:
     def told(self, english: str) -> str:
         """What the engine, a gate or a patch has said, in this language."""
         return english if self.language == "en" else reasons.chinese(english)
+
+    def mark(self, english: str) -> str:
+        """The mark, with its space, that stands between two parts of a line."""
+        return english if self.language == "en" else _MARKS[english]
+
+    def listed(self, items: Iterable[str]) -> str:
+        """``items`` in one line."""
+        return (", " if self.language == "en" else "\u3001").join(items)
+
+    def bracketed(self, text: str) -> str:
+        """``text`` in brackets, to follow a word."""
+        return f"{self.mark(' (')}{text}{self.mark(')')}"
 
     def pick(self, pair: tuple[str, str]) -> str:
         """The one of an English and a Chinese text that is asked for."""

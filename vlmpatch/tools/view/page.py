@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TextIO
 
 WIDTH = 80  # of plain text; a terminal may be wider, lines of words are not
-# A word, a Chinese character, each with the punctuation that may not begin a line; or a space.
+# A word, a Chinese character, each with the marks that may not end or begin a line; or a space.
 _UNITS = re.compile(
-    r"(?:[^\s\u2e80-\u9fff\uff00-\uffef]+|[\u2e80-\u9fff\uff00-\uffef])[\u3001\u3002\uff01\uff09\uff0c\uff1a\uff1b\uff1f]*|\s+"
+    r"[\uff08\u300a\u300c\u201c]*(?:[^\s\u2e80-\u9fff\uff00-\uffef]+|[\u2e80-\u9fff\uff00-\uffef])[\u3001\u3002\uff01\uff09\uff0c\uff1a\uff1b\uff1f]*|\s+"
 )
 _STYLES = {"head": "bold", "bad": "bold red", "good": "green", "warn": "yellow", "dim": "dim", "code": "cyan"}
 
