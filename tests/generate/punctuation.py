@@ -72,14 +72,20 @@ def _in_chinese(text: str, at: int) -> bool:
         return False
     if CHINESE.match(before) or (CHINESE.match(after) and not behind.isspace()):
         return True
+    if behind == "\n" and CHINESE.match(_after(text, at, " *\n")):
+        return True
+    if text[at] == ":" and before.isalpha() and (behind.isalpha() or behind == WORD):
+        return True
     if text[at] in ",;":
         return bool(behind.strip(" \n\"'")) and not (before.isdigit() and behind.isdigit())
     return behind in ("", "\n", '"') or (text[at] == ":" and (before, behind) == (WORD, WORD))
 
 
 def _around_chinese(text: str, opens: int, closes: int) -> bool:
-    """Whether brackets hold Chinese, or stand beside it and are not those of a call."""
+    """Whether brackets hold Chinese, or a link, or stand beside it and are not those of a call."""
     if CHINESE.search(text, opens, closes):
+        return True
+    if WORD in text[opens:closes] and (_before(text, opens, "") == WORD or text[opens + 1] == "["):
         return True
     beside = _before(text, opens, " *\n"), _after(text, closes)
     return not CALL.search(text[: closes + 1]) and any(CHINESE.match(char) for char in beside)
@@ -89,8 +95,8 @@ def _before(text: str, at: int, passed: str = " *") -> str:
     return text[:at].rstrip(passed)[-1:]
 
 
-def _after(text: str, at: int) -> str:
-    return text[at + 1 :].lstrip(" *")[:1]
+def _after(text: str, at: int, passed: str = " *") -> str:
+    return text[at + 1 :].lstrip(passed)[:1]
 
 
 def _pairs(text: str) -> Iterator[tuple[int, int]]:

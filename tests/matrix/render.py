@@ -70,7 +70,7 @@ WORDS = {
         "faults": "## Contradictions",
         "nofaults": "No row contradicts a gate: {count} of {count} bear out what `compat.toml` says.",
         "count": "{count}",
-        "unmeasured": "Declared and not measured yet ({count} of {all}): {listed}.",
+        "unmeasured": "Declared and not measured yet: {count} of {all}",
         "whole": "all of it",
     },
     "zh": {
@@ -110,7 +110,7 @@ WORDS = {
         "faults": "## 矛盾",
         "nofaults": "没有与 gate 矛盾的行：{count} 行全部证实 `compat.toml`。",
         "count": "{count} 个",
-        "unmeasured": "已声明但尚未测量（{count}/{all}）:{listed}。",
+        "unmeasured": "已声明但尚未测量：{all} 个中有 {count} 个",
         "whole": "全部",
     },
 }
@@ -228,14 +228,15 @@ def _unmeasured(measured: Measured, words: Mapping[str, str]) -> str:
     }
     absent = {n: [row for row in ids if (n, row) not in measured.pairs] for n, ids in declared.items()}
     listed = [
-        f"`{name}` ({words['whole'] if ids == declared[name] else ', '.join(ids)})"
+        f"- `{name}`: {words['whole'] if ids == declared[name] else ', '.join(ids)}"
         for name, ids in absent.items()
         if ids
     ]
     if not listed:
         return ""
     count, every = (sum(len(ids) for ids in rows_.values()) for rows_ in (absent, declared))
-    return words["unmeasured"].format(count=count, all=every, listed="; ".join(listed))
+    summary = words["unmeasured"].format(count=count, all=every)
+    return "\n".join(("<details markdown>", f"<summary>{summary}</summary>", "", *listed, "", "</details>"))
 
 
 def _results(measured: Measured, stacks: Sequence[str], language: str, *, script: bool = False) -> str:
