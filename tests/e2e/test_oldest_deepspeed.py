@@ -1,7 +1,6 @@
 """DeepSpeed 0.12.6, which LLaVA pins: each patch whose gate begins there is right and needed on it.
 
-What its gates leave out is not there or not the same code: `zero3-recompute-release` finds nothing to
-mend, and ZeRO-2 cannot take a step over gloo on torch 2.2.
+Nothing is said here of the patches whose gates begin later.
 """
 
 from __future__ import annotations

@@ -52,6 +52,9 @@ VIEW = (
 )
 NO_IMAGES = "torch.cat(): expected a non-empty list of Tensors"
 INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape compatible with [256]"
+EXPANDED = (
+    "The expanded size of the tensor (3584) must match the existing size ({}) at non-singleton dimension 0."
+)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +191,11 @@ INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape
         ("image_features = torch.cat(images)\nRuntimeError: " + NO_IMAGES, "F77"),
         ("RuntimeError: " + NO_IMAGES, None),
         ("zero3\nRuntimeError: Function SumBackward0 " + INVALID.format(0), "F26"),
+        ("zero3\nRuntimeError: " + EXPANDED.format(0), "F26"),
+        ("RuntimeError: " + EXPANDED.format(0), None),
+        ("zero3\nRuntimeError: " + EXPANDED.format(7), None),
+        ("Qwen2-VL, some samples are text-only; after 40 steps the run halts.", "F11"),
+        ("A video of text-only slides; playback halts.", None),
         ("zero3\nRuntimeError: Function SumBackward0 " + INVALID.format(7), None),
     ],
 )
@@ -246,6 +254,35 @@ def test_a_traceback_without_its_exception_is_cut_and_says_what_it_could_be() ->
     assert not of(CUT).perhaps
     assert said(CUT + READY) == "F3"
     assert said("UserWarning: None of the inputs have requires_grad=True.\n" + CUT) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        (
+            TRACE
+            + '  File "/x/site-packages/accelerate/accelerator.py", line 973, in no_sync\n'
+            + '  File "/x/site-packages/deepspeed/runtime/engine.py", line 1997, in no_sync\n',
+            "F71",
+        ),
+        (
+            "swift sft --deepspeed zero3\n"
+            + TRACE
+            + '  File "/x/site-packages/torch/nn/modules/conv.py", line 456, in _conv_forward\n    return\n',
+            "F26",
+        ),
+    ],
+)
+def test_where_a_traceback_is_cut_says_what_it_could_be(text: str, id_: str) -> None:
+    assert [failure.id for failure in of(text).perhaps] == [id_]
+
+
+def test_someone_who_tells_of_a_doubled_length_is_told_what_it_could_be() -> None:
+    told = (
+        "CheckpointError: the recomputed tensors have different metadata, a length is doubled; perhaps the "
+        "KV cache is on."
+    )
+    assert [failure.id for failure in of(told).perhaps] == ["F20"]
 
 
 NARROW = 80
