@@ -219,6 +219,7 @@ def test_texts(text: str, id_: str | None) -> None:
         ("RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same", "dtype"),
         ("RuntimeError: x has been modified by an inplace operation: [torch.FloatTensor [4]]", "in-place"),
         ("RuntimeError: Caught StopIteration in replica 1 on device 1.", "data-parallel"),
+        ("Loading checkpoint shards:   0%|          | 0/3 [00:00<?, ?it/s]Killed", "killed"),
         ("AssertionError: Check batch related parameters. train_batch_size is not", "configuration"),
         (
             "ValueError: Target modules {'x'} not found in the base model. Please check the target modules",
