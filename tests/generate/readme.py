@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tests.generate.failures import CATALOG, KNOWN
-from tests.innocents.test_innocents import OWN, PROGRAMS
+from tests.innocents.texts import OWN, PROGRAMS
 from tests.lab import pages
 from tests.trust import record
 from vlmpatch.tools.explain.failures import Failure

@@ -16,22 +16,10 @@ from typing import Any
 
 import pytest
 
+from tests.innocents.texts import NEWEST, OTHERS, OWN, PROGRAMS, WARM
 from tests.lab import envs, launch
 
 
-def texts(folder: str) -> dict[str, Path]:
-    return {path.stem: path for path in sorted(Path(__file__).with_name(folder).glob("*.txt"))}
-
-
-PROGRAMS = texts("programs")
-NEWEST = "tf523-ds0198"
-OTHERS = ("tf445-ds0154", "tf457-ds0182")
-WARM = ("torch", "transformers", "transformers.trainer")
-# Of a stack, beside the programs that run anywhere: its own, and what is imported before they begin.
-OWN = {
-    "neighbours": (texts("neighbours"), ("torch", "transformers")),
-    "swift341": (texts("swift"), (*WARM, "swift.llm", "swift.trainers")),
-}
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 
 

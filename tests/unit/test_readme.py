@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from bench import zero3_gather
 from tests.generate import readme
-from tests.innocents.test_innocents import NEWEST, OTHERS
+from tests.innocents.texts import NEWEST, OTHERS
 from tests.lab import pages, table
 from tests.trust import record
 
@@ -54,3 +56,10 @@ def test_counts_are_kept(tmp_path: Path) -> None:
     assert record.read(tmp_path / "trust.csv") == counts
     with pytest.raises(table.Broken, match="0 lines"):
         record.read(tmp_path / "none.csv")
+
+
+def test_pages_are_made_without_the_test_tools() -> None:
+    """The site's own environment has none of them."""
+    program = "import sys; sys.modules['pytest'] = None; import tests.generate"
+    done = subprocess.run([sys.executable, "-c", program], cwd=pages.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,20 @@
+"""The programs that must not notice vlmpatch: a text each, of what it is and its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def texts(folder: str) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(Path(__file__).with_name(folder).glob("*.txt"))}
+
+
+PROGRAMS = texts("programs")
+NEWEST = "tf523-ds0198"
+OTHERS = ("tf445-ds0154", "tf457-ds0182")
+WARM = ("torch", "transformers", "transformers.trainer")
+# Of a stack, beside the programs that run anywhere: its own, and what is imported before they begin.
+OWN = {
+    "neighbours": (texts("neighbours"), ("torch", "transformers")),
+    "swift341": (texts("swift"), (*WARM, "swift.llm", "swift.trainers")),
+}
