@@ -19,7 +19,6 @@ import pytest
 from tests.innocents.texts import NEWEST, OTHERS, OWN, PROGRAMS, WARM
 from tests.lab import envs, launch
 
-
 Ends = Callable[[str, str], tuple[dict[str, Any], dict[str, Any]]]
 
 
