@@ -200,7 +200,7 @@ def _lock(made: argparse.ArgumentParser, say: Words) -> None:
 _EXPLAIN = """  python -m vlmpatch explain train.log
   python -m vlmpatch explain logs/ or rank*.log or train.log.gz
   kubectl logs trainer-0 | python -m vlmpatch explain
-  python -m vlmpatch explain "RuntimeError: Expected to mark a variable ready only once"
+  python -m vlmpatch explain "AssertionError: The parameter 323 has already been reduced"
   python -m vlmpatch explain F11"""
 _DOCTOR = """  python -m vlmpatch doctor
   python -m vlmpatch doctor --command 'swift sft --model … --deepspeed zero3'

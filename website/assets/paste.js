@@ -16,7 +16,7 @@ const SAY = CHINESE
   ? {
       seen: "日志中", why: "原因", active: "该次运行中 vlmpatch 已启用：请看 VLMPATCH_LOG=info 的输出。",
       patches: "补丁", ranges: "适用版本见各补丁的页面", more: "完整说明", add: "加上这一行", line: "第 {line} 行",
-      unknown: "其中没有 vlmpatch 认识的失败。", error: "其中第一个未被捕获的错误：", perhaps: "也许是",
+      unknown: "其中没有 vlmpatch 认识的失败。", maybe: "可能是 vlmpatch 认识的失败：其中的信息不足以确定。", error: "其中第一个未被捕获的错误：", perhaps: "也许是",
       cut: "报错在异常之前被截断；需要直到写明错误的那一行。", empty: "没有内容。", none: "其中没有任何错误。",
       instead: "它显示的是：", hint: "这是警告而不是错误：日志没有说运行失败。",
       shortened: "文本太长，只读了结尾；整个文件请用命令行。",
@@ -25,6 +25,7 @@ const SAY = CHINESE
       seen: "Seen", why: "Why", active: "vlmpatch was active in that run: VLMPATCH_LOG=info shows what it did.",
       patches: "Patches", ranges: "the page of each names its versions", more: "The whole page", add: "Add this line",
       line: "line {line}", unknown: "No failure that vlmpatch knows shows in this text.",
+      maybe: "Perhaps a failure that vlmpatch knows: the text does not say enough to be certain.",
       error: "The first error in it that nobody caught:", perhaps: "Perhaps", none: "No error shows in it at all.",
       cut: "The traceback is cut off before its exception; paste it down to the line that names the error.",
       empty: "There is nothing in the box.", instead: "What it shows instead:",
@@ -68,7 +69,7 @@ function tell(place, found, known, folders) {
     else for (const line of pick(failure.advice)) add("pre", line);
     add("p", link(`${folders.failures}${failure.id}.html`, `${SAY.more}: ${failure.id}`));
   } else {
-    add("h3", SAY.unknown);
+    add("h3", found.perhaps ? SAY.maybe : SAY.unknown);
     const instead = found.instead && of(found.instead), perhaps = found.perhaps && of(found.perhaps);
     if (found.line === null) add("p", SAY.none);
     else add("p", found.cut ? SAY.cut : instead ? SAY.instead : SAY.error);

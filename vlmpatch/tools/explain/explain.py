@@ -278,8 +278,12 @@ def _style(each: Applies) -> str:
     return {"applies": "good", "perhaps": "warn"}.get(each.verdict, "dim")
 
 
+_NONE = "No failure that vlmpatch knows shows in this log."
+_MAYBE = "Perhaps a failure that vlmpatch knows: the log does not say enough to be certain."
+
+
 def _elsewhere(made: Page, given: Answer, say: Words) -> None:
-    made.add(say("No failure that vlmpatch knows shows in this log."), "head")
+    made.add(say(_MAYBE if given.diagnosis.perhaps else _NONE), "head")
     hit, first = given.diagnosis.hit, given.diagnosis.first
     if given.instead:
         made.add(say(_INSTEAD.get(given.instead, "It is binary data, not text.")))
