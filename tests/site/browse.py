@@ -37,7 +37,10 @@ PAGES = {
     "patch": ("patches/zero3-recompute-release.html", {"en": "Switch it off", "zh": "关闭"}),
     "compatibility": ("compatibility.html", {"en": "How it was measured", "zh": "怎样测量的"}),
 }
-TRACEBACK = "Traceback (most recent call last):\n  File \"/env/transformers/trainer.py\", line 1\nRuntimeError: Expected to mark a variable ready only once.\n"
+TRACEBACK = """Traceback (most recent call last):
+  File "/env/transformers/trainer.py", line 1, in training_step
+RuntimeError: Expected to mark a variable ready only once.
+"""
 DRAWN = (
     "frameworks.html",
     "mixed-batches.html",
