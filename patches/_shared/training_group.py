@@ -23,12 +23,14 @@ def waiting_groups(modules: Iterable[Any]) -> list[Any]:
 
     What is whole already is not gathered again: where the caller has gathered all of it, or it is small
     enough for ZeRO-3 to keep it so, one rank may run it by itself. Gathers take every rank, so that all of a
-    group see the same.
+    group see the same. FSDP1 may keep weights whole, and reduces gradients of them all the same.
     """
     modules = list(modules)
     parameters = (p for module in modules for p in module.parameters())
     statuses = (p.ds_status.name for p in parameters if hasattr(p, "ds_status"))
     if (first := next(statuses, None)) == "AVAILABLE" and all(status == first for status in statuses):
+        return []
+    if not sys.modules["torch"].is_grad_enabled() and _kept_whole(modules):
         return []
     return gathering_groups(modules)
 
@@ -142,6 +144,24 @@ def _fsdp_group(module: Any) -> Any:
 
     wrapped = (inner for inner in module.modules() if isinstance(inner, FullyShardedDataParallel))
     return next((inner.process_group for inner in wrapped), None)
+
+
+def _kept_whole(modules: Iterable[Any]) -> bool:
+    """Whether FSDP1 wraps parts of ``modules`` and gathers none: NO_SHARD, and SHARD_GRAD_OP once it ran."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is None:
+        return False
+    wrapper = fsdp.FullyShardedDataParallel
+    units = [unit for module in modules for unit in module.modules() if isinstance(unit, wrapper)]
+    return bool(units) and not any(_gathers(unit._handle) for unit in units)
+
+
+def _gathers(handle: Any) -> bool:
+    """Whether the forward of an FSDP1 unit with this handle gathers; one without weights has none."""
+    if handle is None or not handle.uses_sharded_strategy:
+        return False
+    begun = hasattr(handle.flat_param, "_full_param_padded")
+    return not begun or bool(handle.needs_unshard())
 
 
 def _fully_shard_groups(module: Any) -> list[Any]:
