@@ -1,0 +1,92 @@
+"""How ranks whose wrappers call different parts come to run the same ones in the same order."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+patch: Any = importlib.import_module("vlmpatch.patches.transformers.wrapper_calls_on_every_rank")
+
+PARTS = 4
+CALLS = st.lists(st.integers(1, PARTS), max_size=5)
+
+
+class Group:
+    """Ranks that wait for one another, as threads."""
+
+    def __init__(self, size: int) -> None:
+        self.said: list[list[int]] = []
+        self.found: list[int] = []
+        self.barrier = threading.Barrier(size, action=self._settle, timeout=10)
+
+    def largest_of_each(self, values: list[int], groups: Any, device: Any) -> list[int]:
+        self.said.append(values)
+        self.barrier.wait()
+        return self.found
+
+    def _settle(self) -> None:
+        self.found = [max(column) for column in zip(*self.said, strict=True)]
+        self.said = []
+
+
+class Rank(patch._Forward):  # type: ignore[misc]
+    """One forward of a wrapper that calls parts by their places."""
+
+    def __init__(self, group: Group, tells: bool) -> None:
+        super().__init__(SimpleNamespace(off=False, parts=[*range(1, PARTS + 1)]), [group], None)
+        self.group, self.tells = group, tells
+        self.ran: list[int] = []
+        self.own: list[int] = []
+
+    def _told(self, call: Any) -> bytes | None:
+        (there,) = self.group.largest_of_each([int(call is not None and self.tells)], [], None)
+        return b"call" if there else None
+
+    def _stand_in(self, part: int, told: bytes) -> None:
+        self.ran.append(part)
+
+    def run(self, calls: list[int]) -> None:
+        for place in calls:
+            self.agree(place, "call")
+            self.ran.append(place)
+            self.own.append(place)
+        self.agree(patch._END, None)
+
+
+def forwards(calls: list[list[int]], tells: bool = True) -> list[Rank]:
+    group = Group(len(calls))
+    ranks = [Rank(group, tells) for _ in calls]
+    with pytest.MonkeyPatch.context() as swapped:
+        swapped.setattr(patch, "largest_of_each", group.largest_of_each)
+        threads = [
+            threading.Thread(target=rank.run, args=(own,)) for rank, own in zip(ranks, calls, strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return ranks
+
+
+@given(st.lists(CALLS, min_size=2, max_size=3))
+def test_every_rank_runs_the_same_and_its_own_in_their_order(calls: list[list[int]]) -> None:
+    ranks = forwards(calls)
+    assert [rank.own for rank in ranks] == calls
+    assert all(rank.ran == ranks[0].ran for rank in ranks)
+
+
+@given(CALLS)
+def test_ranks_that_call_alike_stand_in_for_nobody(calls: list[int]) -> None:
+    ranks = forwards([calls, calls])
+    assert [(rank.ran, rank.kept) for rank in ranks] == [(calls, False)] * 2
+
+
+def test_a_call_that_cannot_be_told_ends_it_on_every_rank() -> None:
+    ranks = forwards([[1], []], tells=False)
+    assert [(rank.ran, rank.wrapper.off) for rank in ranks] == [([1], True), ([], True)]
