@@ -98,6 +98,13 @@ def spread_by_trainer(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def spread_over_epochs(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer with ``sp_size`` 2, every step of two epochs."""
+    found, right = whole_sequences.over_epochs(cell, _llama)
+    check(found, right)
+    return found
+
+
 def spread_by_script(cell: Cell, folder: Path) -> Gradients:
     """The loop of ALST's tutorial."""
     found, right = whole_sequences.by_script(cell, _llama)
@@ -812,6 +819,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "selective": selective,
     "tiled": tiled,
     "spread_by_trainer": spread_by_trainer,
+    "spread_over_epochs": spread_over_epochs,
     "spread_by_script": spread_by_script,
     "forward_between": forward_between,
     "adapter_of_units": adapter_of_units,

@@ -23,6 +23,7 @@ from vlmpatch_lab.cell import WORLD, Cell
 Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
 LENGTH = 16  # tokens of a row
+EPOCHS = 2
 
 
 def row() -> Batch:
@@ -47,26 +48,57 @@ def by_trainer(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradient
     """
     measure = right(make())  # before attention is spread, in this process for good
     trainers: Any = importlib.import_module("tests.lab.trainers")
+    with tempfile.TemporaryDirectory(prefix="sequences-") as place:
+        recorded = trainers.record(Path(place) / "gradients.pt")
+        _train(cell, make, Path(place) / "output")
+        found: Gradients = torch.load(recorded[0])
+    return found, measure
+
+
+def over_epochs(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradients]:
+    """The same over two epochs, at a rate of zero, which ``cell`` has to name, too.
+
+    Returns:
+        The sum of all steps' gradients, and that of as many steps as the Trainer announced.
+    """
+    measure = right(make())
+    found: Gradients = {}
+    deepspeed: Any = importlib.import_module("deepspeed")
+    step = deepspeed.DeepSpeedEngine.step
+
+    def adding_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_gradient_accumulation_boundary():
+            for name, parameter in self.module.named_parameters():
+                found[name] = found.get(name, 0) + deepspeed.utils.safe_get_full_grad(parameter)
+        return step(self, *args, **kwargs)
+
+    deepspeed.DeepSpeedEngine.step = adding_step
+    with tempfile.TemporaryDirectory(prefix="sequences-") as place:
+        announced = _train(cell, make, Path(place), max_steps=-1, num_train_epochs=EPOCHS, learning_rate=0.0)
+    return found, {name: announced * gradient for name, gradient in measure.items()}
+
+
+def _train(cell: Cell, make: Callable[[], Any], output: Path, **settings: Any) -> int:
+    """HF Trainer with accelerate's ``sp_size``, over rows that are all the same; its number of steps."""
+    trainers: Any = importlib.import_module("tests.lab.trainers")
     accelerate: Any = importlib.import_module("accelerate")
     handler = accelerate.utils.DeepSpeedSequenceParallelConfig(sp_attn_implementation="sdpa")
     spread = accelerate.ParallelismConfig(sp_size=WORLD, sp_backend="deepspeed", sp_handler=handler)
-    with tempfile.TemporaryDirectory(prefix="sequences-") as place:
-        said = trainers.arguments(cell, Path(place) / "output")
-        said["deepspeed"]["gradient_accumulation_steps"] = WORLD
-        settings = transformers.TrainingArguments(
-            **said,
-            gradient_accumulation_steps=WORLD,
-            remove_unused_columns=False,
-            parallelism_config=spread,
-        )
-        recorded = trainers.record(Path(place) / "gradients.pt")
-        data = [row() for _ in range(WORLD)]
-        trainer = transformers.Trainer(
-            make(), settings, data_collator=lambda taken: taken[0], train_dataset=data
-        )
-        trainer.train()
-        found: Gradients = torch.load(recorded[0])
-    return found, measure
+    said = trainers.arguments(cell, output)
+    said["deepspeed"]["gradient_accumulation_steps"] = WORLD
+    arguments = transformers.TrainingArguments(
+        **{**said, **settings},
+        gradient_accumulation_steps=WORLD,
+        remove_unused_columns=False,
+        parallelism_config=spread,
+    )
+    data = [row() for _ in range(WORLD)]
+    trainer = transformers.Trainer(
+        make(), arguments, data_collator=lambda taken: taken[0], train_dataset=data
+    )
+    trainer.train()
+    announced: int = trainer.state.max_steps
+    return announced
 
 
 def by_script(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradients]:
