@@ -176,6 +176,7 @@ EXPANDED = (
         ),
         (TRACE + 'File "/x/zero/partitioned_param_coordinator.py", line 2, in f\n' + DEQUE, "F70"),
         (TRACE + 'File "/x/service/queue.py", line 2, in take\n' + DEQUE, None),
+        ("GRPO under ZeRO-3\n" + DEQUE, "F70"),
         (
             "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of",
             "F71",
@@ -187,6 +188,8 @@ EXPANDED = (
         ("RuntimeError: Your training graph has changed in this iteration, e.g., one parameter", "F74"),
         (TRACE + 'File "/x/qwen3_vl/modeling_qwen3_vl.py", line 1, in f\n' + VIEW, "F75"),
         (TRACE + 'File "/x/unet/blocks.py", line 1, in f\n' + VIEW, None),
+        (VIEW + "\nIt comes with the hooks that draw a heat map.", None),
+        ("LoRA on Qwen3-VL\n" + VIEW, "F75"),
         ("AttributeError: 'Parameter' object has no attribute 'ds_numel'", "F76"),
         ("image_features = torch.cat(images)\nRuntimeError: " + NO_IMAGES, "F77"),
         ("RuntimeError: " + NO_IMAGES, None),
