@@ -229,9 +229,12 @@ def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: s
     if says == "absent":
         return []
     lines = []
+    bounded = not found["gate"] and found["why"].startswith(_owner(target))
     if says == "unrecognised":
-        lines.append(f"ACT  {where}: shape unknown, the patch stays off: {look['reason']}")
-    elif says == "bug" and not found["gate"] and found["why"].startswith(_owner(target)):
+        # Where a bound is set already, this shape was looked at.
+        todo = "READ" if bounded else "ACT "
+        lines.append(f"{todo} {where}: shape unknown, the patch stays off: {look['reason']}")
+    elif says == "bug" and bounded and not _gone_elsewhere(found):
         lines.append(f"ACT  {where}: the code shows the bug and the gate is closed: {found['why']}")
     before = _before(nearest, target).get("parts", {})
     for part, digest in look["parts"].items():
@@ -239,6 +242,11 @@ def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: s
             change = f"{part} is not what it was on {nearest[0]}" if nearest else ""
             lines.append(f"READ {where}: {change} ({before[part]} -> {digest}); verdict: {says}")
     return lines or [f"ok   {where}: {says}, gate {'open' if found['gate'] else 'closed'}"]
+
+
+def _gone_elsewhere(found: Probe) -> bool:
+    """Whether another target shows that the bug is gone: one of several may look as it always did."""
+    return any(look["says"] == "no bug" for look in found["targets"].values())
 
 
 def _before(nearest: tuple[str, Probe] | None, target: str) -> dict[str, Any]:

@@ -270,6 +270,13 @@ def test_drift() -> None:
     assert drifted(probe("5.0", "no bug", gate=False), old) == ["ok"]
     assert drifted(probe("5.0", "bug", gate=False), old) == ["ACT"]
     assert drifted(probe("5.0", "unrecognised"), old) == ["ACT"]
+    assert drifted(probe("5.0", "unrecognised", gate=False), old) == ["READ"]
+
+
+def test_a_bug_that_another_target_shows_to_be_gone_asks_for_nothing() -> None:
+    seen = probe("5.0", "bug", gate=False)
+    seen["patches"]["p"]["targets"]["transformers.y"] = {"says": "no bug", "reason": "because", "parts": {}}
+    assert drifted(seen, {"old": probe("4.0", "bug")}) == ["ok", "ok"]
 
 
 def test_drift_reads_the_torch_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
