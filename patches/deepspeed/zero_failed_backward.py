@@ -27,9 +27,7 @@ https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/sta
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -37,19 +35,13 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.distributed import group_name, job_store, named, rank, run_prefix, there
+from .._shared.failed_backward import Backward, collectives
 from .._shared.reduction_order import orders
 
 ENGINE, FLAT, PARTITIONED = "DeepSpeedEngine", "DeepSpeedZeroOptimizer", "DeepSpeedZeroOptimizer_Stage3"
 PARTITION = "partition_grads"
 NEW_WINDOW = {FLAT: -1, PARTITIONED: 0}  # the number of the micro-batch before the first
-WAIT = 60.0  # seconds for a rank to say that it failed, too
-APART = (
-    "vlmpatch [zero-failed-backward]: a backward failed here and not, or not at the same place, on {others}. "
-    "What one rank has left the others wait in, so this training cannot go on. Let the error end the job, "
-    "or make every rank skip the batch before its backward. More: python -m vlmpatch explain "
-    "zero-failed-backward"
-)
+ID = "zero-failed-backward"
 
 
 class Begun(NamedTuple):
@@ -132,7 +124,7 @@ def _begin(engine: Any) -> Begun | None:
     """None where the number of collectives is not known: then nothing can be said of a failure."""
     optimizer = engine.optimizer
     group = optimizer.dp_process_group
-    begun = _collectives(group)
+    begun = collectives(group)
     if begun is None:
         return None
     _partitioned.discard(optimizer)
@@ -142,23 +134,16 @@ def _begin(engine: Any) -> Begun | None:
     return Begun(number, begun, optimizer.micro_step_id, sums)
 
 
-def _collectives(group: Any) -> int | None:
-    with contextlib.suppress(RuntimeError, AttributeError):  # backends need not count
-        return int(group._get_sequence_number_for_group())
-    return None
-
-
 def _note(optimizer: Any, begun: Begun) -> None:
     """Remember the failure; the other ranks are told where they could wait for this one."""
     group = optimizer.dp_process_group
-    collectives = _collectives(group)
-    if collectives is None:
+    now = collectives(group)
+    if now is None:
         return
     flat = type(optimizer).__name__ == FLAT
     reduced = any(optimizer.params_already_reduced) if flat else optimizer in _partitioned
-    failure = _failed[optimizer] = Failure(begun, collectives - begun.collectives, reduced)
-    with contextlib.suppress(RuntimeError):  # the store has ended with another rank
-        job_store().set(f"{_key(group, begun)}/{rank()}", str(failure.collectives))
+    failure = _failed[optimizer] = Failure(begun, now - begun.collectives, reduced)
+    Backward(ID, group, begun.number).failed(failure.collectives)
 
 
 def forget(engine: Any) -> None:
@@ -171,31 +156,14 @@ def forget(engine: Any) -> None:
     failure = _failed.pop(optimizer, None)
     if failure is None:
         return
-    if failure.collectives and (others := _elsewhere(optimizer.dp_process_group, failure)):
-        raise RuntimeError(APART.format(others=named(others)))
+    if failure.collectives:
+        Backward(ID, optimizer.dp_process_group, failure.begun.number).ask(failure.collectives)
     if type(optimizer).__name__ == FLAT:
         _forget_flat(optimizer, failure)
     else:
         _forget_partitioned(optimizer, failure)
     if hasattr(optimizer, "_backward_active_depth"):
         optimizer._backward_active_depth = 0
-
-
-def _elsewhere(group: Any, failure: Failure) -> list[int]:
-    """The ranks of ``group`` whose backward did not fail at the same place, after a while of waiting."""
-    members = sys.modules["torch.distributed"].get_process_group_ranks(group)
-    store, key, until = job_store(), _key(group, failure.begun), time.monotonic() + WAIT
-    while absent := [other for other in members if not there(store, f"{key}/{other}")]:
-        if time.monotonic() > until:
-            break
-        time.sleep(0.01)
-    here = [other for other in members if other not in absent]
-    unlike = [other for other in here if int(store.get(f"{key}/{other}")) != failure.collectives]
-    return sorted([*absent, *unlike])
-
-
-def _key(group: Any, begun: Begun) -> str:
-    return f"{run_prefix()}/failed/{group_name(group)}/{begun.number}"
 
 
 def _forget_flat(optimizer: Any, failure: Failure) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 patch: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero_failed_backward")
+words: Any = importlib.import_module("vlmpatch.patches._shared.failed_backward")
 
 
 class Group:
@@ -83,10 +84,10 @@ class Engine:
 def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     """Of a job of two ranks, of which this is the first."""
     made = Store()
-    monkeypatch.setattr(patch, "job_store", lambda: made)
-    monkeypatch.setattr(patch, "group_name", lambda group: "0")
-    monkeypatch.setattr(patch, "rank", lambda: 0)
-    monkeypatch.setattr(patch, "WAIT", 0.0)
+    monkeypatch.setattr(words, "job_store", lambda: made)
+    monkeypatch.setattr(words, "group_name", lambda group: "0")
+    monkeypatch.setattr(words, "rank", lambda: 0)
+    monkeypatch.setattr(words, "WAIT", 0.0)
     fake = types.SimpleNamespace(get_process_group_ranks=lambda group: [0, 1])
     monkeypatch.setitem(sys.modules, "torch.distributed", fake)
     torch = types.SimpleNamespace(distributed=fake, is_grad_enabled=lambda: True)

@@ -1,0 +1,181 @@
+"""A backward that failed, and was passed over, ended the next forward under DDP.
+
+What the user sees: an error in a backward (out of memory, an exception of the model's own) is caught,
+``zero_grad`` called and the batch skipped or tried again, as plain torch allows. The next forward ends in
+``RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one``, which
+speaks of unused parameters.
+
+Why: the reducer waits for the gradients that the failed backward never computed; only the end of a backward
+clears what it counts. ``reducer._reset_state()`` clears it, and alone can leave wrong weights, the more so
+the sooner it is called: what the failed backward began to reduce is still under way.
+
+In every release, up to 2.15; torch before 2.4 has nothing that clears it, and is left as it is.
+
+The change: at the next forward that records gradients ranks tell each other over the job's store that they
+failed, and how many collectives they had begun. Where all failed at the same place they wait for those in a
+barrier, and the reducer is reset. Where one did not, it waits in what the others left: the forward ends with
+an error that says so, after a minute at most. It ended before, too, with less to say.
+
+Left alone: a script that did not call ``zero_grad``, whose gradients are half reduced; parameters that had no
+part in a backward that ended; communication hooks, ``Join``, optimizers in the backward, DDP's own mixed
+precision; the first backward under ``static_graph``, in which the reducer does not see a failure.
+
+Upstream: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/csrc/distributed/c10d/reducer.cpp
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakSet, ref
+
+from vlmpatch.api import Code, Patch, Unrecognised
+
+from .._shared.failed_backward import Backward, collectives
+
+CLASS = "DistributedDataParallel"
+ID = "ddp-failed-backward"
+NEEDED = {
+    "forward": "self._post_forward(",
+    "_check_reducer_finalized": "self.reducer._check_reducer_finalized()",
+    "_update_process_group": "self.reducer._reset_state()",
+}
+NOTED = (
+    "the first backward under static_graph=True failed. DDP notes in it which parameters get gradients, and "
+    "may never reduce those that got none: end the run, or wrap the model in DDP again."
+)
+
+
+class Begun(NamedTuple):
+    """Where a backward began."""
+
+    number: int  # of the backwards of its group
+    collectives: int  # that its group had begun
+
+
+_backwards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of each process group
+_open: WeakKeyDictionary[Any, Begun] = WeakKeyDictionary()  # of each model, while its backward has not ended
+_noted: WeakSet[Any] = WeakSet()  # models a backward of which has ended
+
+
+def look(code: Code) -> str | None:
+    """What is called must be there."""
+    for name, needed in NEEDED.items():
+        if needed not in (code.function(f"{CLASS}.{name}") or ""):
+            raise Unrecognised(f"{CLASS}.{name} in {code.path} has no {needed}")
+    return None
+
+
+def apply(patch: Patch, module: ModuleType) -> None:
+    """Forget a backward that failed."""
+    import torch
+
+    def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return original(self, *args, **kwargs)
+        if self in _open and torch._C._current_graph_task_id() == -1:  # no recomputation of it, within
+            if self.static_graph and self not in _noted:
+                patch.warn("static_graph", NOTED)
+            forget(self)
+        output = original(self, *args, **kwargs)
+        if self.require_backward_grad_sync and is_plain(self):
+            watch(self, output)
+        return output
+
+    patch.wrap(getattr(module, CLASS), "forward", forward)
+
+
+def is_plain(ddp: Any) -> bool:
+    """Whether nothing but its reducer reduces the gradients of ``ddp``, once a backward."""
+    others = (ddp._comm_hooks, ddp._delay_all_reduce_params, ddp.mixed_precision, ddp._use_python_reducer)
+    return not any(others) and not ddp._join_config.enable
+
+
+def watch(ddp: Any, output: Any) -> None:
+    """Note when a backward from ``output`` begins and when it ends."""
+    held = ref(ddp)
+
+    def begins(gradients: Any) -> None:
+        if (its := held()) is not None:
+            begin(its)
+
+    # on the nodes: a hook of a tensor is seen where the tensor is saved or printed
+    for node in {tensor.grad_fn for tensor in tensors_of(output) if tensor.grad_fn is not None}:
+        node.register_prehook(begins)
+
+
+def tensors_of(output: Any) -> Iterator[Any]:
+    """The tensors in a model's output; of objects that are no containers, none.
+
+    Its own, because DDP's never comes back from a list that holds itself.
+    """
+    seen, left = set(), [output]
+    while left:
+        value = left.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, sys.modules["torch"].Tensor):
+            yield value
+        elif isinstance(value, dict):
+            left.extend(dict.values(value))
+        elif isinstance(value, (list, tuple)):
+            left.extend(value)
+        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+            left.extend(vars(value).values() if hasattr(value, "__dict__") else ())
+
+
+def begin(ddp: Any) -> None:
+    """A backward of ``ddp`` has begun; called once for each of its outputs."""
+    if ddp in _open:
+        return
+    begun = collectives(ddp.process_group)
+    if begun is None:
+        return
+    number = _backwards[ddp.process_group] = _backwards.get(ddp.process_group, 0) + 1
+    _open[ddp] = Begun(number, begun)
+    held = ref(ddp)
+
+    def ended() -> None:
+        if (its := held()) is not None:
+            _open.pop(its, None)
+            _noted.add(its)
+
+    sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(ended)
+
+
+def forget(ddp: Any) -> None:
+    """Put away what a failed backward of ``ddp`` has left.
+
+    Raises:
+        RuntimeError: another rank did not fail, or elsewhere, and waits for this one.
+    """
+    begun = _open.pop(ddp)
+    if is_finalized(ddp) or not is_zeroed(ddp):
+        return
+    group = ddp.process_group
+    since = (collectives(group) or 0) - begun.collectives
+    backward = Backward(ID, group, begun.number)
+    backward.failed(since)
+    backward.ask(since)
+    sys.modules["torch.distributed"].barrier(group)
+    ddp._has_rebuilt_buckets = False
+    ddp.reducer._reset_state()
+
+
+def is_finalized(ddp: Any) -> bool:
+    """Whether the reducer waits for nothing: the backward failed before the first gradient."""
+    try:
+        ddp._check_reducer_finalized()
+    except RuntimeError:
+        return False
+    return True
+
+
+def is_zeroed(ddp: Any) -> bool:
+    """Whether the gradients were dropped: what is in them is reduced in part."""
+    grads = [parameter.grad for parameter in ddp.parameters() if parameter.grad is not None]
+    return not any(bool(grad.count_nonzero()) for grad in grads)
