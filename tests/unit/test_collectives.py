@@ -39,7 +39,7 @@ CALLERS = {
     "job_store",
     "_get_default_store",
 }
-CALLERS |= {"gathered", "GatheredParameters", "RankMonitor", "Exchange"}
+CALLERS |= {"gathered", "GatheredParameters", "RankMonitor", "Exchange", "Backward"}
 
 
 def calls(tree: ast.AST, within: str = "") -> Iterator[str]:
@@ -64,11 +64,11 @@ def communicates(function: ast.expr) -> bool:
 
 
 def last_name(node: ast.expr) -> str:
-    """``store`` of ``self.store`` and of ``_store()``."""
+    """Its last: ``store`` of ``self.store``, ``distributed`` of ``modules["torch.distributed"]``."""
     if isinstance(node, ast.Call):
         return last_name(node.func)
     if isinstance(node, ast.Subscript):  # vars(module)["GatheredParameters"]
-        return str(getattr(node.slice, "value", ""))
+        return str(getattr(node.slice, "value", "")).rpartition(".")[2]
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
