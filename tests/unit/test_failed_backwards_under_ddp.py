@@ -14,17 +14,18 @@ patch: Any = importlib.import_module("vlmpatch.patches.torch.ddp_failed_backward
 words: Any = importlib.import_module("vlmpatch.patches._shared.failed_backward")
 
 
-class Tensor:
-    def __init__(self, grad_fn: Any = None) -> None:
-        self.grad_fn, self.grad = grad_fn, None
-
-
 class Grad:
     def __init__(self, nonzero: int) -> None:
         self.nonzero = nonzero
 
     def count_nonzero(self) -> int:
         return self.nonzero
+
+
+class Tensor:
+    def __init__(self, grad_fn: Any = None) -> None:
+        self.grad_fn = grad_fn
+        self.grad: Grad | None = None
 
 
 class Group:
@@ -44,7 +45,7 @@ class Reducer:
 class Ddp:
     """What the patch asks of ``DistributedDataParallel``."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Any) -> None:
         self.process_group, self.reducer = group, Reducer()
         self.waits, self.grads = False, [Tensor(), Tensor()]
 
