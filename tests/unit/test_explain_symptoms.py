@@ -167,6 +167,8 @@ EXPANDED = (
         ("--gradient_checkpointing true --lora_rank 0\n" + NO_GRAPH, None),
         (UNUSED, None),
         (UNUSED + "\nWe train on text-only samples beside images.", "F19"),
+        ("torch.OutOfMemoryError: CUDA out of memory.\nskipped\n" + TRACE + UNUSED, "F49"),
+        ("CUDA out of memory in step 7, skipped\n" + UNUSED, "F49"),
         (UNUSED + " You can enable unused parameter detection by (1) passing the keyword argument", None),
         ('File "/x/mmf/trainers/core/training_loop.py", line 33, in training_loop\n' + UNUSED, None),
         (TRACE + 'File "/x/torch/nn/parallel/distributed.py", line 1775, in _pre_forward\n' + UNUSED, "F19"),
