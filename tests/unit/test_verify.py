@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -324,6 +325,21 @@ def test_a_signal_that_comes_while_a_thing_is_made_waits_for_it() -> None:
         pytest.fail("the block was entered")
     assert (ended.value.code, made) == (128 + signal.SIGTERM, [])
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_signal_that_interrupts_no_read_is_obeyed(tmp_path: Path) -> None:
+    """As one that comes between Python's last look for signals and the system call that blocks."""
+    silent = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    with Signals() as signals, open(tmp_path / "log", "w") as log:
+        process = running.launched(silent, tmp_path, os.environ, log)
+        noted = threading.Timer(0.1, signals._note, (signal.SIGTERM, None))
+        noted.start()
+        with (
+            pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)),
+            signals.owned(lambda: process, running.ended),
+        ):
+            list(running.spoken(process, signals))
+    assert process.returncode == -signal.SIGKILL
 
 
 def test_what_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:

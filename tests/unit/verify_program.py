@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 
 from vlmpatch.tools import cli
 from vlmpatch.tools.cases import Case
@@ -12,15 +13,18 @@ from vlmpatch.tools.view.language import Words
 FOR_EVER = "import os, time; print(os.getpid(), flush=True); time.sleep(1000)"
 
 
-def spoken(process: object) -> list[str]:
-    line = process.stdout.readline()  # type: ignore[attr-defined]
-    print(line, end="", flush=True)
-    return [process.stdout.readline()]  # type: ignore[attr-defined]
+def aloud(said: Callable[..., Iterator[str]]) -> Callable[..., Iterator[str]]:
+    def spoken(*arguments: object) -> Iterator[str]:
+        for line in said(*arguments):
+            print(line, flush=True)
+            yield line
+
+    return spoken
 
 
 def main() -> int:
     running.Side._command = lambda *arguments: [sys.executable, "-c", FOR_EVER]  # type: ignore[method-assign]
-    running.spoken = spoken  # type: ignore[assignment]
+    running.spoken = aloud(running.spoken)
     running.try_cases([Case("a-case")], "cpu", Words("en"))
     return 1
 

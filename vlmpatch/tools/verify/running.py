@@ -6,11 +6,11 @@ import contextlib
 import functools
 import json
 import os
+import selectors
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +26,7 @@ from vlmpatch.tools.view.language import Words
 
 TOLERANCE = {"cpu": 1e-5, "cuda": 5e-2}  # relative; bfloat16 on a GPU
 LIMIT = 180.0  # seconds of a quiet machine without a word from a process until it counts as stuck
+CHUNK = 1 << 16  # bytes, what a pipe holds
 GONE = 5.0  # such seconds for killed processes to be gone; where nobody reaps them they never are
 
 
@@ -113,7 +114,7 @@ class Side(NamedTuple):
             start = functools.partial(launched, self._command(side, cells, out), self.folder, environ, log)
             with self.signals.owned(start, ended) as process:
                 self.progress.side(side)
-                for line in spoken(process):
+                for line in spoken(process, self.signals):
                     if line.startswith('{"id": '):
                         # Logs are read now: the folder is gone when the table is made.
                         report = _with_logs(json.loads(line))
@@ -146,7 +147,9 @@ def _text(path: str) -> str:
         return ""
 
 
-def launched(command: list[str], folder: Path, environ: Mapping[str, str], log: Any) -> subprocess.Popen[str]:
+def launched(
+    command: list[str], folder: Path, environ: Mapping[str, str], log: Any
+) -> subprocess.Popen[bytes]:
     """A process that leads a group of its own."""
     return subprocess.Popen(
         command,
@@ -155,12 +158,11 @@ def launched(command: list[str], folder: Path, environ: Mapping[str, str], log: 
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log,
-        text=True,
         start_new_session=True,
     )
 
 
-def ended(process: subprocess.Popen[str]) -> None:
+def ended(process: subprocess.Popen[bytes]) -> None:
     """End the whole group, and wait until it is gone: what still runs writes to a folder that must go."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
@@ -182,24 +184,28 @@ def _gone(group: int, seconds: float) -> bool:
     return False
 
 
-def spoken(process: subprocess.Popen[str]) -> Iterator[str]:
-    """The lines a process prints; one that says nothing for long is ended."""
+def spoken(process: subprocess.Popen[bytes], signals: Signals) -> Iterator[str]:
+    """The lines a process prints, until it ends or has said nothing for long.
 
-    def listen(said: threading.Event) -> None:
-        if not within(LIMIT, said.wait):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
+    Nothing here waits for a line without end: a signal that comes just before a read that blocks is not
+    heard until the read returns.
+    """
     if process.stdout is None:
         return
-    while True:
-        said = threading.Event()
-        threading.Thread(target=listen, args=(said,), daemon=True).start()
-        line = process.stdout.readline()
-        said.set()
-        if not line:
-            return
-        yield line
+    with selectors.DefaultSelector() as pipe:
+        pipe.register(process.stdout, selectors.EVENT_READ)
+
+        def ready(seconds: float) -> bool:
+            signals.obey()
+            return bool(pipe.select(seconds))
+
+        rest = b""
+        while within(LIMIT, ready):
+            some = os.read(process.stdout.fileno(), CHUNK)
+            if not some:
+                return
+            *lines, rest = (rest + some).split(b"\n")
+            yield from (line.decode(errors="replace") for line in lines)
 
 
 def environment(environ: Mapping[str, str], folder: Path, device: str) -> dict[str, str]:

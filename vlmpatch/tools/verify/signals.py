@@ -15,7 +15,10 @@ ENDING = ("SIGINT", "SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 
 
 class Signals:
-    """Inside the block a signal that ends a process raises: once, and never while a thing is half made.
+    """Inside the block a signal that ends a process is only noted; ``obey`` raises for it.
+
+    A handler that raises wherever it happens to run can cut a thing off half made, and one that runs in a
+    finaliser is not heard at all: Python prints what a ``__del__`` raises and goes on.
 
     What the process ignores (SIGHUP under ``nohup``) it goes on ignoring.
     """
@@ -23,8 +26,6 @@ class Signals:
     def __init__(self) -> None:
         self._before: dict[int, Any] = {}
         self._came = 0
-        self._raised = False
-        self._held = 0
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # no other may set handlers
@@ -42,31 +43,24 @@ class Signals:
 
     @contextlib.contextmanager
     def owned(self, make: Callable[[], T], end: Callable[[T], None]) -> Iterator[T]:
-        """What ``make`` returns; ``end`` gets it however the block is left. No signal comes between."""
-        made: list[T] = []
+        """What ``make`` returns; ``end`` gets it however the block is left."""
+        made = make()
         try:
-            with self._holding():
-                made.append(make())
-            yield made[0]
+            self.obey()
+            yield made
         finally:
-            with self._holding():
-                for each in made:
-                    end(each)
+            end(made)
+        self.obey()
 
-    @contextlib.contextmanager
-    def _holding(self) -> Iterator[None]:
-        self._held += 1
-        try:
-            yield
-        finally:
-            self._held -= 1
-        self._raise()
+    def obey(self) -> None:
+        """To be called wherever the work can stop, and at least twice a second.
+
+        Raises:
+            KeyboardInterrupt: SIGINT came.
+            SystemExit: another signal came; the code is 128 and its number, as a shell gives it.
+        """
+        if self._came:
+            raise KeyboardInterrupt if self._came == signal.SIGINT else SystemExit(128 + self._came)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = self._came or number
-        self._raise()
-
-    def _raise(self) -> None:
-        if self._came and not self._raised and not self._held:
-            self._raised = True
-            raise KeyboardInterrupt if self._came == signal.SIGINT else SystemExit(128 + self._came)
