@@ -36,6 +36,7 @@ class Path(NamedTuple):
     parameters: tuple[str, ...]  # of its forward, without self
     modalities: tuple[Modality, ...]  # in the order in which its forward runs them
     late: bool  # something runs between the text embedding and the towers
+    again: bool = False  # where the towers ran, the text is embedded once more
 
     @property
     def once(self) -> bool:
@@ -58,7 +59,14 @@ def path_of(cls: type) -> Path | None:
     if not found or not text or min(text) > min(found):
         return None
     late = len(found) > 1 or _LANGUAGE in names[: min(found)]
-    return Path(parameters, tuple(found[place] for place in sorted(found)), late)
+    again = not late and any(_embeds(getattr(cls, name, None)) for name in names)
+    return Path(parameters, tuple(found[place] for place in sorted(found)), late, again)
+
+
+def _embeds(method: Any) -> bool:
+    """Whether it embeds the text and puts features into it: Granite Speech, whose forward has embedded it."""
+    code = getattr(inspect.unwrap(method), "__code__", None) if inspect.isfunction(method) else None
+    return code is not None and {"get_input_embeddings", "masked_scatter"} <= {*code.co_names}
 
 
 def _vision(cls: type, names: list[str], parameters: tuple[str, ...]) -> tuple[str, Modality] | None:

@@ -19,7 +19,8 @@ run on a real one: after those that come before it and before those that come af
 their modules in one order. Its output is tied to the text embeddings in a way that passes zeros back and adds
 no number, so that a NaN adds nothing either. Where every rank ran it so, the optimizer passes over it, as in
 plain data parallel: under DDP its gradient is none after the backward, under ZeRO see
-``zero-step-without-gradient``.
+``zero-step-without-gradient``. Nothing stays of such a run: neither the random numbers that it draws nor what
+it makes of running means (Granite Speech's, a timm tower's).
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
 and run with a blank image they would add something. Under ZeRO-3 and FSDP, where the ranks would wait for
@@ -56,6 +57,7 @@ from weakref import WeakKeyDictionary
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.blank_image import add_nothing
+from .._shared.buffers import keep_in_backward, kept_buffers
 from .._shared.compiling import compiling
 from .._shared.distributed import largest, largest_of_each, world
 from .._shared.missing_gradients import from_nothing
@@ -259,6 +261,7 @@ class _Blanks:
         self.left = [index for index, number in enumerate(missing) for _ in range(number)]
         self.found: list[Any] = []
         self.blank: list[Any] = []  # what ran so
+        self.changed: list[Any] = []  # the buffers of it that a run changes
         self.used: list[Any] = []  # the parameters of it that the forward has used by itself
         self.inner: list[Any] = []
         self.within = False  # one of them runs on something blank
@@ -319,6 +322,9 @@ class _Blanks:
     def _after_embedding(self, module: Any, args: Any, output: Any) -> Any:
         """Forward hook of the text embedding, which the model may use again in this forward."""
         self._over()
+        self._run(before=len(self.path.modalities))
+        if self.path.again and self.found:
+            output = module(*args)
         return self._tied(output)
 
     def _before_language(self, module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -332,7 +338,13 @@ class _Blanks:
         if not self.found:
             return text
         own = _own_parameters(self.model)
-        return add_nothing(text, [*self.found, *own], self._no_gradients(own))
+        no_gradients = self._no_gradients(own)
+
+        def begun() -> None:
+            keep_in_backward(self.changed)
+            no_gradients()
+
+        return add_nothing(text, [*self.found, *own], begun)
 
     def _no_gradients(self, own: list[Any]) -> Callable[[], None]:
         """What says in the backward that its zeros stand for none; FSDP's optimizers are left as they are."""
@@ -360,8 +372,9 @@ class _Blanks:
         cuda = [self.device] if self.device.type == "cuda" else []
         self.within = True
         try:
-            with torch.random.fork_rng(devices=cuda):  # dropout in the tower must not move the model's own
-                return modality.run(self.model, dtype, self.device)
+            # Dropout in the tower must not move the model's own; a running mean is that of what was seen.
+            with torch.random.fork_rng(devices=cuda), kept_buffers(parts) as changed:
+                found = modality.run(self.model, dtype, self.device)
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:
@@ -369,6 +382,8 @@ class _Blanks:
             return []
         finally:
             self.within = False
+        self.changed += changed
+        return found
 
     def _refused(self, what: str, error: Exception) -> None:
         kind = type(self.model)

@@ -44,6 +44,7 @@ from weakref import WeakKeyDictionary, WeakSet, ref
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.blank_image import add_nothing, features
+from .._shared.buffers import kept_buffers
 from .._shared.compiling import compiling
 from .._shared.distributed import largest_of_each, rank, world
 from .._shared.missing_gradients import from_nothing
@@ -406,7 +407,7 @@ class _Forward:
         self.inside = part
         with contextlib.ExitStack() as aside:
             aside.enter_context(torch.random.fork_rng(devices=cuda))
-            aside.enter_context(_kept_buffers(part.modules))
+            aside.enter_context(kept_buffers(part.modules))
             aside.enter_context(torch.set_grad_enabled(grad))
             aside.enter_context(torch.autocast(self.device.type, dtype=dtype, enabled=enabled))
             output = part.run(args, kwargs)
@@ -497,20 +498,6 @@ def _read(said: Any, device: Any) -> Any:
     read = bytearray(base64.b64decode(numbers))
     found = torch.frombuffer(read, dtype=dtype) if read else torch.empty(0, dtype=dtype)
     return found.reshape(shape).to(device)
-
-
-@contextlib.contextmanager
-def _kept_buffers(modules: list[Any]) -> Iterator[None]:
-    """Inside, their buffers may change: running means, say."""
-    import torch
-
-    before = [(buffer, buffer.clone()) for module in modules for buffer in module.buffers()]
-    try:
-        yield
-    finally:
-        for buffer, value in before:
-            if not torch.equal(buffer, value):
-                buffer.data.copy_(value)
 
 
 def _tensors(value: Any) -> Iterator[Any]:

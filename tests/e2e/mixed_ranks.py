@@ -129,6 +129,23 @@ def train(
     return worst
 
 
+def statistics(kind: str, folder: Path, rank: int, meet: Any, engine: str = "zero3") -> float:
+    """How much a step moved the running means of a rank that had nothing to see."""
+    model: Any = loading.load(Cell(kind), folder)
+    if model.supports_gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    batch = image_and_text(folder)[rank]
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    with meet():
+        trained = engines.ENGINES[engine](Cell(kind, engine, "full"), model)
+        trained.backward(trained.forward(batch))
+        now = dict(model.named_buffers())
+        moved = max(float((now[name] - value).abs().max()) for name, value in before.items())
+    if rank == 0 and not moved:
+        raise RuntimeError("nothing moves a buffer")
+    return moved if rank else 0.0
+
+
 def evaluate(kind: str, folder: Path, rank: int, meet: Any, engine: str = "zero3") -> float:
     model = loading.load(Cell(kind), folder).eval()
     batch = image_and_text(folder)[rank]
@@ -171,6 +188,8 @@ SCENARIOS: dict[str, Callable[..., float]] = {
     "video-and-text-fsdp2": functools.partial(train, make=video_and_text, engine="fsdp2"),
     "video-and-text-fsdp1": functools.partial(train, make=video_and_text, engine="fsdp1"),
     "slices": functools.partial(train, make=slices),
+    "statistics": statistics,
+    "statistics-fsdp2": functools.partial(statistics, engine="fsdp2"),
     "evaluate": evaluate,
     "evaluate-fsdp1": functools.partial(evaluate, engine="fsdp1"),
     "evaluate-fsdp2": functools.partial(evaluate, engine="fsdp2"),
