@@ -59,6 +59,10 @@ def record(out: Path) -> list[str]:
     class Recorder(transformers.TrainerCallback):  # type: ignore[misc]
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             models.append(kwargs["model"])
+            if not hasattr(transformers.TrainerCallback, "on_pre_optimizer_step"):  # before 4.45
+                optimizer = kwargs["optimizer"].optimizer
+                if isinstance(optimizer, torch.optim.Optimizer):  # DeepSpeed's are none
+                    optimizer.register_step_pre_hook(lambda *_: save(lambda parameter: parameter.grad))
 
         def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             save(lambda parameter: parameter.grad)

@@ -416,3 +416,62 @@ def test_which_trainers_divide_without_accelerate(trainer: type, said: dict[str,
     finally:
         journal.rollback(["accumulation-divided-twice"])
     assert _Trainer().accelerator.gradient_accumulation_steps == 4
+
+
+class Loaded:
+    """A model with a frozen weight, a trained one and a buffer, which is loaded strictly."""
+
+    def __init__(self) -> None:
+        self.held = {"frozen": 1.0, "lora": 2.0, "buffer": 3.0}
+
+    def named_parameters(self) -> list[tuple[str, Any]]:
+        return [(name, SimpleNamespace(requires_grad=name == "lora")) for name in ("frozen", "lora")]
+
+    def state_dict(self) -> dict[str, float]:
+        return self.held
+
+    def load_state_dict(self, found: dict[str, float]) -> None:
+        if found.keys() != self.held.keys():
+            raise RuntimeError("Missing key(s) in state_dict")
+        self.held = found
+
+
+class Resumed:
+    """An engine of DeepSpeed: what it is asked to load, and how."""
+
+    def __init__(self, saved: dict[str, float]) -> None:
+        self.module, self.saved = Loaded(), saved
+
+    def load_checkpoint(self, path: str, custom_load_fn: Any = None) -> None:
+        if custom_load_fn:
+            custom_load_fn(src=self.saved, dst=self.module)
+        else:
+            self.module.load_state_dict(self.saved)
+
+
+@pytest.mark.parametrize(
+    ("saved", "adapter", "ends"),
+    [
+        ({"lora": 5.0, "buffer": 6.0}, True, False),
+        ({"lora": 5.0, "buffer": 6.0}, False, True),  # no PeftModel: all was saved
+        ({"frozen": 7.0, "buffer": 6.0}, True, True),
+        ({"frozen": 7.0, "lora": 5.0}, True, True),
+        ({"lora": 5.0, "buffer": 6.0, "other": 8.0}, True, True),
+    ],
+)
+def test_what_may_be_absent_from_an_adapters_checkpoint(
+    saved: dict[str, float], adapter: bool, ends: bool
+) -> None:
+    trainer: Any = ModuleType("trainer")
+
+    def deepspeed_load_checkpoint(deepspeed_engine: Any, checkpoint_path: str) -> None:
+        deepspeed_engine.load_checkpoint(checkpoint_path)
+
+    trainer.deepspeed_load_checkpoint = deepspeed_load_checkpoint
+    trainer._is_peft_model = lambda model: adapter
+    patch_file("zero-resumed-adapter").apply(Patch("zero-resumed-adapter", Journal()), trainer)
+    engine = Resumed(saved)
+    with pytest.raises(RuntimeError, match="Missing key") if ends else contextlib.nullcontext():
+        trainer.deepspeed_load_checkpoint(engine, "checkpoint-2")
+    assert engine.module.held == ({"frozen": 1.0, "lora": 2.0, "buffer": 3.0} | ({} if ends else saved))
+    assert "load_checkpoint" not in vars(engine)
