@@ -12,10 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from tests.lab import envs, pages
 from tests.matrix import rows
 from tests.matrix.store import ROOT, entries
 from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Entry
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.view.language import Words
 
@@ -28,6 +31,9 @@ DATA = ROOT / "data" / "field-reports.toml"
 THREADS = ROOT / "data" / "field-threads.csv"
 STATES = ("ended", "told", "upstream", "unclear", "other")
 SHOWN = {"transformers": "transformers", "deepspeed": "DeepSpeed", "trl": "TRL", "ms-swift": "ms-swift"}
+# An exact version that a thread names; `(as given)` where its error says that it was another.
+VERSION = re.compile(r"\b([a-z][a-z-]*) (\d+\.\d(?:[\w.+]*\w)?)(?! \(as given\))(?=,|$)")
+BY = re.compile(r"by `([a-z0-9-]+)`")  # in a note
 THREAD = re.compile(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)")
 PAGE = re.compile(r"https://(?!github\.com/)([\w.-]+)/\S+")
 Table = Mapping[str, Any]
@@ -181,6 +187,22 @@ def _word(state: str) -> str:
     return "foreign" if state == "other" else state
 
 
+def _by(kind: Table, report: Table) -> list[str]:
+    """The patches that are said to end it."""
+    return [*kind["patches"], *BY.findall(report.get("note", ""))]
+
+
+def _in_gate(known: Mapping[str, Entry], id_: str, report: Table) -> bool:
+    """Whether a patch is for the versions that the thread names, as far as they are exact."""
+    named = dict(VERSION.findall(report.get("versions", "")))
+    asked = known[id_].requires.items() if id_ in known else ()
+    return all(
+        SpecifierSet(specifier).contains(named[name], prereleases=True)
+        for name, specifier in asked
+        if name in named
+    )
+
+
 def problems(data: Mapping[str, Any]) -> list[str]:
     """What cannot be right in the data."""
     known, stacks = entries().entries, envs.read_stacks()
@@ -195,6 +217,10 @@ def problems(data: Mapping[str, Any]) -> list[str]:
             found.append(f"{report['url']}: class {report['class']!r}, state {report['state']!r}")
         if report["state"] == "ended" and not kind.get("patches"):
             found.append(f"{report['url']}: fixed by nothing")
+        elif report["state"] == "ended" and not any(
+            _in_gate(known, id_, report) for id_ in _by(kind, report)
+        ):
+            found.append(f"{report['url']}: no patch is for {report['versions']}")
         if report["state"] != "ended" and not report.get("note", "").strip():
             found.append(f"{report['url']}: {report['state']}, and nothing says why")
         if ("note" in report) != ("note_zh" in report):

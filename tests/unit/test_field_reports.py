@@ -27,6 +27,26 @@ def test_problems_are_found() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("versions", "fits"),
+    [
+        ("transformers 4.46.0", True),
+        ("torch 2.5.0, transformers 4.44.0", False),
+        ("transformers 4.44.0, python 3.11", False),
+        ("transformers 4.47.0.dev0", True),
+        ("transformers <5.0.0", True),
+        ("transformers 4.44.0 (as given)", True),
+        ("2025-04", True),
+    ],
+)
+def test_what_is_ended_names_versions_that_a_patch_is_for(versions: str, fits: bool) -> None:
+    report = {"url": "x", "class": "a", "state": "ended", "versions": versions}
+    found = field_reports.problems(
+        {"class": [{"id": "a", "patches": ["overridden-compute-loss"]}], "report": [report]}
+    )
+    assert found == ([] if fits else [f"x: no patch is for {versions}"])
+
+
 @pytest.mark.parametrize("state", [state for state in field_reports.STATES if state != "ended"])
 @pytest.mark.parametrize("said", [{}, {"note": " ", "note_zh": " "}])
 def test_whatever_is_not_ended_says_why(state: str, said: dict[str, str]) -> None:
