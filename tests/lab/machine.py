@@ -6,12 +6,11 @@ annotated with what those do not know.
 """
 
 import os
+import re
 import shutil
 import sys
 
-NEEDED = {
-    "numactl": "DeepSpeed's launcher asks for it",
-}
+WITHOUT_NUMACTL = (0, 16, 9)  # the first DeepSpeed here that counts a machine's CPUs without that program
 PYTHON = (3, 10)
 OWN = 0.3  # GB of .venv and the tiny checkpoints
 EACH = 1.4  # GB of a stack whose torch is a CPU build
@@ -26,18 +25,33 @@ def cache_root():
     return os.environ.get("VLMPATCH_LAB") or os.path.join(base, "vlmpatch-lab")
 
 
-def with_cuda():
-    # type: () -> set[str]
-    """The stacks that pin a torch of their own; read as text, for an old Python reads no TOML."""
-    large = set()
+def pins():
+    # type: () -> dict[str, str]
+    """What each stack pins; read as text, for an old Python reads no TOML."""
+    found = {}
     for name in os.listdir(PINS):
         stack, ending = os.path.splitext(name)
-        if ending != ".toml" or stack == "common":
-            continue
-        with open(os.path.join(PINS, name), "rb") as handle:
-            if b"\ntorch = " in handle.read():
-                large.add(stack)
-    return large
+        if ending == ".toml" and stack != "common":
+            with open(os.path.join(PINS, name), "rb") as handle:
+                found[stack] = handle.read().decode("utf-8")
+    return found
+
+
+def with_cuda():
+    # type: () -> set[str]
+    """The stacks that pin a torch of their own."""
+    return {stack for stack, text in pins().items() if "\ntorch = " in text}
+
+
+def with_numactl():
+    # type: () -> set[str]
+    """The stacks whose DeepSpeed runs ``numactl`` to count a machine's CPUs, and ends without it."""
+    released = {stack: re.search(r"deepspeed==(\d+)\.(\d+)\.(\d+)", text) for stack, text in pins().items()}
+    return {
+        stack
+        for stack, version in released.items()
+        if version and tuple(map(int, version.groups())) < WITHOUT_NUMACTL
+    }
 
 
 def gigabytes(stacks, cache):
@@ -58,11 +72,8 @@ def missing(stacks, cache):
     if sys.version_info < PYTHON:
         mine = ".".join(map(str, sys.version_info[:2]))
         found.append(f"Python {mine} is too old, 3.10 or newer is needed: make PYTHON=python3.11 demo")
-    absent = [program for program in NEEDED if shutil.which(program) is None]
-    if absent and stacks:
-        why = "; ".join(f"{program}: {NEEDED[program]}" for program in absent)
-        names = " ".join(absent)
-        found.append(f"{names} not found ({why}): apt-get install -y {names}")
+    if with_numactl().intersection(stacks) and shutil.which("numactl") is None:
+        found.append("numactl not found (DeepSpeed before 0.16.9 asks for it): apt-get install -y numactl")
     folder = cache
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)

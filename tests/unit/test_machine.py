@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.lab import envs, machine
 
 
@@ -22,3 +24,15 @@ def test_what_is_made_takes_no_room(tmp_path: Path) -> None:
     made.mkdir()
     (made / "complete").touch()
     assert machine.gigabytes(["tf457-ds0182", "torch241"], str(tmp_path)) == machine.OWN + machine.CUDA
+
+
+def test_numactl_is_asked_for_where_deepspeed_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda program: None)
+    asks = [
+        any(line.endswith("apt-get install -y numactl") for line in machine.missing(stacks, str(tmp_path)))
+        for stacks in (["tf457-ds0182"], ["tf457-ds0182", "tf445-ds0154"])
+    ]
+    assert asks == [False, True]  # the first is the demo's
+    assert machine.with_numactl() <= envs.read_stacks().keys()
