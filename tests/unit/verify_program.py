@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
 
@@ -30,5 +31,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    # Under nohup or as a shell's background job the tests ignore signals, and a child inherits that.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     cli.main = main  # type: ignore[assignment]
     sys.exit(cli.entry_point())
