@@ -4,8 +4,8 @@
 
 Counts are exact; milliseconds are of the process, a median. What grows is counted over all steps past the
 first tenth, in blocks of Python's memory, and in bytes over the last tenth, which ``tracemalloc`` looks at.
-What is measured goes to ``data/at_size.csv``, from which ``make generate`` writes a table of the README in
-both languages. The steps that are asked by default take hours.
+What is measured goes to ``data/at_size.csv``, from which ``make generate`` writes a table of
+docs/evidence.md in both languages. The steps that are asked by default take hours.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def filled(language: str, text: str) -> str:
-    """The README ``text`` with the table as the record has it."""
+    """The page ``text`` with the table as the record has it."""
     body = [
         (
             NAMES[line["setting"]][language],

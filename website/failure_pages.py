@@ -18,7 +18,7 @@ SOURCE = {"en": "docs/reference/failures.md", "zh": "docs/zh-CN/reference/failur
 WIDE = "---\nhide: [toc]\n---"  # a page that is one table
 WORDS = {
     "en": {
-        "title": "# The failures",
+        "title": "# Failures",
         "intro": (
             "What goes wrong where gradient checkpointing meets DDP, ZeRO and LoRA in vision-language "
             "models, in the order in which people meet it. Each has a page: what you see, why, since which "
@@ -34,20 +34,21 @@ WORDS = {
         "off": "Each can be switched off: `VLMPATCH_DISABLE={ids}`.",
         "open": "No patch of its own; the advice below helps.",
         "without": "## Without vlmpatch",
+        "more": "## In detail",
         "measured": "## Measured on",
-        "legend": "Two ranks, held against a run without checkpointing; [the marks](compatibility.md).",
+        "legend": "Two ranks, compared with a run without checkpointing; [the marks](compatibility.md).",
         "reports": "## Public reports",
     },
     "zh": {
-        "title": "# 各类失败",
+        "title": "# 已知问题",
         "intro": (
             "视觉语言模型里，梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题，按用户遇到的先后排列。"
             "每一项有自己的页面：看到什么、原因、从哪个版本起、由什么修复、在哪些环境实测。"
             "手上有报错？[粘贴到首页](../index.md)。"
         ),
         "find": "筛选：报错信息、引擎、版本",
-        "foreign": "## 不由 vlmpatch 修复的",
-        "foreigners": "`explain` 也能认出这些，免得白找补丁。",
+        "foreign": "## vlmpatch 不解决的问题",
+        "foreigners": "`explain` 也能认出这些问题，以免用户去找并不存在的补丁。",
         "see": "看到的现象",
         "where": "**场景：** {text}。",
         "why": "## 原因",
@@ -55,6 +56,7 @@ WORDS = {
         "off": "都可以关闭：`VLMPATCH_DISABLE={ids}`。",
         "open": "没有专门的补丁；请按下面的建议处理。",
         "without": "## 不用 vlmpatch 时",
+        "more": "## 细节",
         "measured": "## 实测环境",
         "legend": "两个 rank，与不开检查点的运行对照；[标记的含义](compatibility.md)。",
         "reports": "## 公开的报告",
@@ -69,7 +71,7 @@ HEADS = {
         "threads": ("thread", "what was trained", "versions it names", "with vlmpatch"),
     },
     "zh": {
-        "all": ("失败", "看到的现象", "场景"),
+        "all": ("问题", "看到的现象", "场景"),
         "foreign": ("是什么", "原因", "怎么办"),
         "patches": ("补丁", "做什么", "版本"),
         "cases": ("场景", "结果"),
@@ -124,14 +126,17 @@ def _one(failure: Failure, language: str) -> Iterator[str]:
     yield words["where"].format(text=linked(say.pick(failure.where)))
     yield words["why"]
     yield linked(say.pick(failure.cause))
-    if failure.prose[0]:
-        yield docs.rebased(linked(say.pick(failure.prose)), "..")
-    if name := FIGURES.get(failure.id):
-        yield f"![{figures.WORDS[language][name]}](../figures/{name}.svg)"
     yield words["fixed"]
     yield from _patches(failure, language)
     yield words["without"]
     yield from _advice(failure, language)
+    figure = FIGURES.get(failure.id)
+    if failure.prose[0] or figure:
+        yield words["more"]
+    if failure.prose[0]:
+        yield docs.rebased(linked(say.pick(failure.prose)), "..")
+    if figure:
+        yield f"![{figures.WORDS[language][figure]}](../figures/{figure}.svg)"
     if cases := results.of_failure(failure.id, language):
         yield words["measured"]
         yield words["legend"]

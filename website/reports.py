@@ -11,6 +11,6 @@ LABEL = {
 
 
 def with_search(text: str, language: str) -> str:
-    """The generated page with the place for the box before its first section."""
-    before, found, rest = text.partition("\n## ")
-    return f"{before}\n{search_box(LABEL[language])}\n{found}{rest}"
+    """The generated page with the place for the box below its title and what the page is."""
+    title, other, intro, rest = text.split("\n\n", 3)
+    return "\n\n".join((title, other, intro, search_box(LABEL[language]), rest))

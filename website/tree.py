@@ -45,7 +45,7 @@ SECTIONS = {
         *("old-results.md", "compatibility.md", "field-reports.md", "families.md"),
         *("mixed-batches-measured.md", "zero3-gathers.md", "reference/launches.md"),
         "reference/programs.md",
-        *("reference/axes.md", "reference/mishaps.md"),
+        *("reference/axes.md", "reference/mishaps.md", "evidence.md"),
     ],
     ("Project", "项目"): [
         *(
@@ -58,8 +58,9 @@ SECTIONS = {
         ),
     ],
 }
-START, FAILURES, PATCHES = ("Start", "首页"), ("Failures", "失败"), ("Patches", "补丁")
+START, FAILURES, PATCHES = ("Start", "首页"), ("Failures", "问题"), ("Patches", "补丁")
 DECISIONS = ("Decisions", "设计决定")
+NAMED = {"overview.md": ("Overview", "概览")}  # in place of the first heading
 # Where a generated page lies, if not in a folder `reference`; those of failures and patches are taken apart.
 REFERENCE = {
     "compatibility.md": "compatibility.md",
@@ -73,6 +74,12 @@ REFERENCE = {
 _LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^)#:\s]*)(#[^)\s:]*)?\)")
 _FIGURE = re.compile(r"!\[[^\]]*\]\(([^)\s]+\.svg)\)")
 _STYLE = re.compile(r"<style>.*?</style>\n")  # the site's own colours stand in its place
+# Where a paragraph of Chinese is wrapped: a browser would show a space there.
+_WRAPPED = re.compile(
+    r"(?:(?<=[\u3000-\u303f\uff00-\uffef])|(?<=[\u4e00-\u9fff])(?=\n *[\u3000-\u9fff\uff00-\uffef]))"
+    r"\n *(?!\s|[#|>:<{]|[*+-] |\d+\. |```|!!!|\?\?\?)"
+)
+_FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 _TWIN = re.compile(r"^\[(?:中文|English)\]\([^)]*\)\n\n?", re.MULTILINE)
 
 
@@ -156,7 +163,15 @@ def moved(page: Page, shown: Mapping[str, str]) -> str:
         both = _svg(path, "wide") + _svg(path.with_suffix(".narrow.svg"), "narrow")
         return f'<figure class="vp-figure">{both}</figure>'
 
-    return _LINK.sub(link, _FIGURE.sub(drawn, _TWIN.sub("", page.text)))
+    text = unwrapped(_TWIN.sub("", page.text))
+    return _LINK.sub(link, _FIGURE.sub(drawn, text))
+
+
+def unwrapped(text: str) -> str:
+    """``text`` without the line breaks within paragraphs of Chinese; code stays as it is."""
+    return "".join(
+        part if part.lstrip().startswith("```") else _WRAPPED.sub("", part) for part in _FENCED.split(text)
+    )
 
 
 def _svg(path: Path, kind: str) -> str:
@@ -199,7 +214,8 @@ def _id(path: str) -> str:
 
 def titles(language: str) -> dict[str, str]:
     """The title of every page by its address."""
-    return {page.address: page.title for page in pages(language)}
+    named = {address: names[LANGUAGES.index(language)] for address, names in NAMED.items()}
+    return {page.address: page.title for page in pages(language)} | named
 
 
 def navigation(language: str) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import at_size, zero3_gather, zero_step
 from tests.axes import table as axes
 from tests.e2e import mixed_long, mixed_table
-from tests.generate import codes, failures, figures, launches, patches, readme
+from tests.generate import codes, evidence, failures, figures, launches, patches, readme
 from tests.lab import families, pages
 from tests.matrix import field_reports, render
 from tests.matrix.store import Store
@@ -36,7 +36,8 @@ def wanted() -> dict[Path, str]:
             mishaps.page(language): mishaps.filled(language),
             axes.page(language): axes.filled(language),
             resume.page(language): resume.filled(language),
-            readme.PAGES[language]: at_size.filled(language, readme.filled(language)),
+            readme.PAGES[language]: readme.filled(language),
+            evidence.page(language): at_size.filled(language, evidence.filled(language)),
         }
     from tests.generate import punctuation  # which is a command too
 

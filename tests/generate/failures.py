@@ -17,7 +17,7 @@ from vlmpatch.tools.view.language import Words
 
 WORDS = {
     "en": {
-        "title": "# The failures",
+        "title": "# Failures",
         "intro": (
             "What goes wrong where gradient checkpointing meets DDP, ZeRO and LoRA in "
             "vision-language models, why, since when, and which patch fixes it, in the order in "
@@ -48,7 +48,7 @@ WORDS = {
         "join": ", ",
     },
     "zh": {
-        "title": "# 各类失败",
+        "title": "# 已知问题",
         "intro": (
             "视觉语言模型里，梯度检查点遇上 DDP、ZeRO、LoRA 时会出什么问题、原因是什么、"
             "涉及哪些版本、由哪个补丁解决；按用户遇到的先后排列。“解决”的意思是：训练能跑；"
@@ -59,7 +59,7 @@ WORDS = {
             "检查点（`use_reentrant=True`）为每个检查点段单独跑一次嵌套的反向；**non-reentrant** "
             "则在同一次反向之内重算该段。"
         ),
-        "failure": "失败",
+        "failure": "问题",
         "see": "看到的现象",
         "seen": "- **现象：** {text}。",
         "where": "- **场景：** {text}。",
@@ -71,8 +71,8 @@ WORDS = {
         "unreported": "**最新版本仍有此问题；尚未报告。**",
         "stays": "**最新版本同样如此，没有可以报告的：**{text}。",
         "report": " {place} 中有复现脚本、最小改动和报告正文。",
-        "foreign": "## 不归 vlmpatch 解决的",
-        "foreigners": "`explain` 能把它们区分开，免得白找补丁。",
+        "foreign": "## vlmpatch 不解决的问题",
+        "foreigners": "`explain` 也能认出这些问题，以免用户去找并不存在的补丁。",
         "head": ("是什么", "原因", "怎么办"),
         "join": "、",
     },

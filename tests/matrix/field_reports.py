@@ -44,49 +44,52 @@ WORDS: dict[str, dict[str, str]] = {
         "intro": (
             "{count} public threads about trainings that fail where gradient checkpointing, DDP, ZeRO and "
             "LoRA meet, and what becomes of each with `import vlmpatch`. Look for yours as "
-            "`owner/repository#number`. A thread is *fixed* where its failure was reproduced here on the "
-            "stacks named, fails there without vlmpatch, and trains with it, with the gradients of the plain "
-            "run. That was done on small models and not by the thread's author: where the model of the "
-            "thread is another, its line or its section says so. It is *told* where an error, `doctor`, "
-            "`VLMPATCH_WATCH` or `explain` names cause and remedy, and no patch ends it. Causes are in "
-            "[failures.md](failures.md), stacks in "
+            "`owner/repository#number`."
+        ),
+        "legend": (
+            "*Fixed*: the failure was reproduced here on the stacks named; the run fails there without "
+            "vlmpatch and trains with it, with the gradients of the plain run. This was done on small "
+            "models, not by the thread's author; a line or section says so where the model is another than "
+            "the thread's. *Explained*: no patch fixes it, but an error, `doctor`, `VLMPATCH_WATCH` or "
+            "`explain` names the cause and the remedy. Causes are in [failures.md](failures.md), stacks in "
             "[compatibility.md](compatibility.md), the threads in `data/field-reports.toml`."
         ),
         "ended": "fixed",
-        "told": "told",
+        "told": "explained",
         "upstream": "fixed upstream",
-        "unclear": "cannot be told",
+        "unclear": "too little information",
         "foreign": "another cause",
         "head": "| thread | what is trained | versions named | with vlmpatch |",
-        "seen": "What is seen: {seen}.",
+        "seen": "What you see: {seen}.",
         "by": "Fixed by {patches}. Measured with {models} on {stacks}.",
-        "nothing": "No patch ends it; `python -m vlmpatch explain {failure}` has the cause and the remedy.",
+        "nothing": "No patch fixes it; `python -m vlmpatch explain {failure}` has the cause and the remedy.",
         "join": ", ",
         "note": "{state}: {note}",
     },
     "zh": {
-        "title": "# 我的帖子在这里吗？",
+        "title": "# 公开帖子及结论",
         "intro": (
             "{count} 个公开帖子：训练在 gradient checkpointing、DDP、ZeRO 与 LoRA 相遇处失败，"
-            "以及 `import vlmpatch` 之后各自的结果。请用 `owner/repository#编号` 查找你的帖子。"
-            "“已解决”指：该问题在所列环境中复现，不用 vlmpatch 时失败，使用后可训练，且梯度与普通运行相等。"
-            "这是用小模型做的，并非由发帖人验证；模型与帖子不同之处，该行或该节会写明。"
-            "“已指出”指：没有补丁可解决，但报错、`doctor`、`VLMPATCH_WATCH` 或 `explain` 会写明原因与办法。"
-            "原因见 [failures.md](failures.md),"
-            "环境见 [compatibility.md](compatibility.md)。"
+            "以及使用 `import vlmpatch` 之后各自的结果。请用 `owner/repository#编号` 查找你的帖子。"
+        ),
+        "legend": (
+            "“已解决”：问题已在所列环境中复现，不用 vlmpatch 时失败，使用后可以训练，且梯度与普通运行相等。"
+            "复现用的是小模型，并非由发帖人验证；模型与帖子不同时，该行或该节会写明。"
+            "“已说明”：没有补丁可以解决，但报错、`doctor`、`VLMPATCH_WATCH` 或 `explain` 会给出原因与办法。"
+            "原因见 [failures.md](failures.md)，环境见 [compatibility.md](compatibility.md)，"
             "帖子的数据在 `data/field-reports.toml`。"
         ),
         "ended": "已解决",
-        "told": "已指出",
+        "told": "已说明",
         "upstream": "上游已修复",
-        "unclear": "无法判断",
+        "unclear": "信息不足",
         "foreign": "其他原因",
         "head": "| 帖子 | 训练内容 | 所提版本 | 使用 vlmpatch |",
         "seen": "现象：{seen}。",
-        "by": "由 {patches} 解决。以 {models} 在 {stacks} 上测量。",
-        "nothing": "没有补丁可以解决；`python -m vlmpatch explain {failure}` 写有原因与办法。",
+        "by": "由 {patches} 解决。用 {models} 在 {stacks} 上实测。",
+        "nothing": "没有补丁可以解决；原因与办法见 `python -m vlmpatch explain {failure}`。",
         "join": "、",
-        "note": "{state}:{note}",
+        "note": "{state}：{note}",
     },
 }
 
@@ -133,6 +136,7 @@ def page(data: Mapping[str, Any], language: str) -> str:
         pages.in_other_language(language, "field-reports"),
         words["intro"].format(count=len(data["report"])),
     ]
+    yielded.append(words["legend"])
     yielded.append(" · ".join(f"{counted[name]} {words[_word(name)]}" for name in STATES if counted[name]))
     for kind in data["class"]:
         yielded += section(kind, [r for r in data["report"] if r["class"] == kind["id"]], language)

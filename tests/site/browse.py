@@ -33,6 +33,8 @@ PATIENCE = 120_000  # milliseconds for what takes one; a machine may be busy
 WIDE, NARROW, PHONE = (1280, 800), (390, 844), (360, 740)
 PAGES = {
     "start": ("index.html", {"en": "paste the traceback", "zh": "粘贴报错"}),
+    "failures": ("failures/index.html", {"en": "what you see", "zh": "每一项有自己的页面"}),
+    "threads": ("field-reports.html", {"en": "public threads", "zh": "个公开帖子"}),
     "failure": ("failures/F4.html", {"en": "What fixes it", "zh": "修复它的补丁"}),
     "patch": ("patches/zero3-recompute-release.html", {"en": "Switch it off", "zh": "关闭"}),
     "compatibility": ("compatibility.html", {"en": "How it was measured", "zh": "怎样测量的"}),
@@ -57,6 +59,9 @@ TEXTS = """svgs => svgs.filter(svg => svg.checkVisibility()).flatMap(svg => {
             Math.max(frame.left - box.left, box.right - frame.right, box.bottom - frame.bottom)];
   });
 })"""
+# The texts among those that need more than a line.
+WRAPPED = """all => all.filter(each => each.offsetHeight > 2 * parseFloat(getComputedStyle(each).fontSize))
+  .map(each => each.textContent)"""
 SEARCHED = {"en": "reentrant", "zh": "梯度"}
 
 
@@ -180,6 +185,13 @@ class Reader:
                 page.click("form button[type=submit]")
                 page.wait_for_selector(".vp-answer h3")
                 self.expect(f"{language}: pasted", page.inner_text(".vp-answer h3").startswith("F3 · "))
+                self.expect(
+                    f"{language}: the line to add", page.inner_text(".vp-answer pre") == "import vlmpatch"
+                )
+                wrapped = page.eval_on_selector_all(".vp-answer strong", WRAPPED)
+                self.expect(f"{language}: labels of the answer that are wrapped: {wrapped}", not wrapped)
+                if self.shots:
+                    page.screenshot(path=self.shots / f"pasted-{language}.png")
                 page.click('.vp-answer a[href$="F3.html"]')
                 self.expect(f"{language}: the page of F3", page.inner_text("h1").startswith("F3 · "))
 

@@ -1,4 +1,4 @@
-"""``python -m tests.trust [STACK…]``: tries every patch and prints the counts the README quotes.
+"""``python -m tests.trust [STACK…]``: tries every patch and prints the counts that docs/evidence.md quotes.
 
 python -m tests.trust --rounds 400 tf457-ds0182 --innocents tf445-ds0154 tf523-ds0198 neighbours
 python -m tests.trust tf457-ds0182 --faults 2 --rounds 4 --record    keeps them, where nothing is lost

@@ -1,4 +1,4 @@
-"""What ``python -m tests.trust`` counted last, kept in ``data/trust.csv``: the README quotes it."""
+"""What ``python -m tests.trust`` counted last, kept in ``data/trust.csv``: docs/evidence.md quotes it."""
 
 from __future__ import annotations
 

@@ -1,16 +1,15 @@
-"""The README's figures are those on file."""
+"""The figures of docs/evidence.md are those on file, and the README has what most people meet."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from bench import zero3_gather
-from tests.generate import readme
+from tests.generate import evidence, readme
+from tests.generate.failures import KNOWN
 from tests.innocents.texts import NEWEST, OTHERS
 from tests.lab import pages, table
 from tests.trust import record
@@ -20,34 +19,31 @@ NUMBERS = dict.fromkeys(("programs", "beside", *record.COLUMNS), 1234)
 
 @pytest.mark.parametrize("language", pages.LANGUAGES)
 def test_each_number_is_written_anew(language: str) -> None:
-    text = readme.PAGES[language].read_text("utf-8")
-    made = readme.counted(text, language, NUMBERS)
+    text, counts = evidence.page(language).read_text("utf-8"), evidence.counts()
+    made = evidence.counted(text, language, NUMBERS)
     assert made.count("1,234") == text.count("1,234") + len(NUMBERS)
-    assert readme.counted(made, language, readme.counts()) == readme.counted(text, language, readme.counts())
+    assert evidence.counted(made, language, counts) == evidence.counted(text, language, counts)
 
 
 @pytest.mark.parametrize("language", pages.LANGUAGES)
 def test_a_sentence_that_is_gone_is_told(language: str) -> None:
     with pytest.raises(ValueError, match="no sentence"):
-        readme.counted("nothing is counted here", language, NUMBERS)
+        evidence.counted("nothing is counted here", language, NUMBERS)
 
 
 def test_the_innocents_run_on_three_stacks() -> None:
     assert len({NEWEST, *OTHERS}) == 3
-    assert "on each of three stacks" in readme.PAGES["en"].read_text("utf-8")
+    assert "on each of three stacks" in " ".join(evidence.page("en").read_text("utf-8").split())
 
 
 @pytest.mark.parametrize("language", pages.LANGUAGES)
-def test_the_gathers_of_zero3_are_those_measured(language: str) -> None:
-    text = readme.PAGES[language].read_text("utf-8")
-    modes = ("off", "reentrant", "non-reentrant", "vlmpatch")
-    for tuning, first in (("full", r"full|全参数"), ("LoRA", "LoRA")):
-        line = re.search(rf"^\| (?:{first}) \|(.*)\|$", text, re.MULTILINE)
-        assert line is not None
-        shown = [re.match(r"[\d.]*", cell.strip()) for cell in line[1].split("|")]
-        rows = [row for row in zero3_gather.read() if row["deepspeed"] == "0.18.2"]
-        measured = {row["mode"]: row for row in rows if row["tuning"] == tuning}
-        assert [each[0] for each in shown if each] == [measured[mode]["elements"] for mode in modes]
+def test_the_readme_leads_to_every_failure(language: str) -> None:
+    text = readme.filled(language)
+    shown = [failure for failure in KNOWN.known.values() if failure.readme]
+    assert 10 < len(shown) < 20
+    page = pages.reference(language, "failures").relative_to(pages.ROOT).as_posix()
+    assert all(f"({page}#{failure.id.lower()})" in text for failure in shown)
+    assert f"({page})" in text
 
 
 def test_counts_are_kept(tmp_path: Path) -> None:

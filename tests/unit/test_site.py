@@ -16,7 +16,7 @@ import pytest
 from tests.generate.failures import CATALOG, KNOWN
 from tests.lab.pages import DOCS, LANGUAGES
 from tests.matrix import render, rows
-from website import names, results, tree
+from website import failure_pages, names, results, tree
 from website.tree import Page
 
 LOADS = re.compile(r"https?://|\bfetch\(|XMLHttpRequest|sendBeacon|@import")
@@ -76,6 +76,33 @@ def test_a_link_to_what_has_no_page_is_its_text() -> None:
 def test_a_link_that_shows_a_file_shows_its_title() -> None:
     page = Page("deploy.md", "[docs/doctor.md](doctor.md) and [this](doctor.md)", "docs/deploy.md")
     assert tree.moved(page, {"doctor.md": "Doctor"}) == "[Doctor](doctor.md) and [this](doctor.md)"
+
+
+def test_a_wrapped_paragraph_of_chinese_has_no_space_where_it_was_wrapped() -> None:
+    wrapped = (
+        "退回 ZeRO-2、\n关掉检查点；\n`use_reentrant` 不变\n也行，用\nZeRO。\n- 一。\n- 二\n\n| 表。 |\n"
+    )
+    joined = "退回 ZeRO-2、关掉检查点；`use_reentrant` 不变也行，用\nZeRO。\n- 一。\n- 二\n\n| 表。 |\n"
+    assert tree.unwrapped("一。\n{ .vp-lead }") == "一。\n{ .vp-lead }"
+    code = "```\n其一，\n其二\n```"
+    assert tree.unwrapped(wrapped + code) == joined + code
+    assert not any("，\n的" in text for text in MOVED["zh"].values())
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_what_fixes_a_failure_stands_before_its_details(language: str) -> None:
+    page = PAGES[language]["failures/F4.md"].text
+    heads = [failure_pages.WORDS[language][name] for name in ("see", "why", "fixed", "without", "more")]
+    places = [page.index(head) for head in heads]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_overview_is_called_so(language: str) -> None:
+    (guides,) = (dict(each) for each in tree.navigation(language) if "overview.md" in [*listed([each])])
+    assert [{tree.NAMED["overview.md"][LANGUAGES.index(language)]: "overview.md"}] == next(
+        iter(guides.values())
+    )[:1]
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
