@@ -136,7 +136,7 @@ def table(endings: dict[str, dict[str, Ending]]) -> None:
     for engine, of_engine in endings.items():
         say(ENGINES[engine])
         for way, ending in of_engine.items():
-            indented(f"{WAYS[way].partition(':')[0]}: {str(ending).splitlines()[0]}")
+            indented(f"{WAYS[way].partition(':')[0]}: {short(str(ending))}")
         good = "the same losses as without checkpointing" if as_promised(of_engine) else "NOT as it should be"
         indented(f"=> {good}")
 
@@ -150,6 +150,13 @@ def afterwards(stack: envs.Stack, model: Path) -> None:
     say("  python -m vlmpatch doctor                  what your own environment needs, and why")
     say("  python -m vlmpatch run torchrun train.py   your own run; or `import vlmpatch` as its first line")
     say("  python -m vlmpatch explain train.log       the traceback you came with")
+
+
+def short(text: str) -> str:
+    """The first line of ``text``, cut after a sentence that would not fit."""
+    first = text.splitlines()[0]
+    sentence = re.split(r"(?<=\.) (?=[A-Z])", first)[0]
+    return first if len(first) < WIDTH // 2 else f"{sentence} …"
 
 
 def indented(text: str) -> None:

@@ -646,6 +646,14 @@ def test_files_that_import_each_other_are_parsed_once(tmp_path: Path) -> None:
     assert "L17" in of("torchrun a.py", tmp_path)
 
 
+def test_a_file_beside_the_program_comes_before_a_folder_of_its_name_above(tmp_path: Path) -> None:
+    (inner := tmp_path / "scripts").mkdir()
+    (tmp_path / "trainers").mkdir()
+    (inner / "a.py").write_text("from trainers import Mine\nMine()\n")
+    (inner / "trainers.py").write_text(TRAINER)
+    assert "L17" in of("torchrun a.py", inner)
+
+
 @pytest.mark.parametrize(
     ("trl", "source", "told"),
     [("0.21.0", "", True), ("0.24.0", "", False), ("0.24.0", "class MyTrainer: x = m.generate(i)", True)],

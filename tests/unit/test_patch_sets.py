@@ -388,7 +388,7 @@ def fill_in(root: Path) -> None:
         (root / name).write_text("\n".join(lines))
     (root / "acme_patches" / "patches" / "greeter" / "polite.py").write_text(PATCH)
     test = root / "tests" / "test_polite.py"
-    text = test.read_text().replace('"FILL IN: the module that is mended"', '"greeter"')
+    text = test.read_text().replace('"FILL IN: the module that is fixed"', '"greeter"')
     text = text.replace(
         "bool(importlib.import_module(TARGET))", 'importlib.import_module(TARGET).greet("") == "goodbye "'
     )

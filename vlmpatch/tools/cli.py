@@ -101,7 +101,7 @@ def _language(given: Sequence[str]) -> str:
 
 def _parser(say: Words) -> argparse.ArgumentParser:
     spoken = argparse.ArgumentParser(add_help=False)
-    spoken.add_argument("--lang", choices=LANGUAGES, help=say("the language; the locale's, if not given"))
+    spoken.add_argument("--lang", choices=LANGUAGES, help=say("the language; default: the locale's"))
     style = usage.style(say)
     parser = usage.parsers(say)(
         prog="python -m vlmpatch", description=_first(say).text(), formatter_class=style, parents=[spoken]
@@ -122,36 +122,43 @@ def _parser(say: Words) -> argparse.ArgumentParser:
         return made
 
     usage.translate(parser, say)
-    explain = verb("explain", "what a log shows, or what a failure or a patch is", _EXPLAIN)
+    explain = verb("explain", "explain a log, a failure or a patch", _EXPLAIN)
     what = say(
-        "logs, folders of them, a pattern, what is piped in (-), a pasted message, a failure (F3), a patch id"
+        "log files, folders, a pattern, - for standard input, a pasted message, a failure (F3) or a patch id"
     )
     explain.add_argument("what", nargs="*", help=what)
-    explain.add_argument("--json", action="store_true", help=say("as data"))
-    _doctor(verb("doctor", "what stands in the way here, and what would be patched", _DOCTOR), say)
-    verify = verb("verify", "try the patches here: tiny two-rank trainings, bare and patched", _VERIFY)
-    verify.add_argument(
-        "--only", action="append", default=[], metavar="ID", help=say("every run of this patch")
+    explain.add_argument("--json", action="store_true", help=say("print JSON"))
+    _doctor(
+        verb("doctor", "check this environment or a launch: what goes wrong, what would be patched", _DOCTOR),
+        say,
     )
-    where = say("the GPUs where there are two, else the CPU, if not given")
+    verify = verb(
+        "verify",
+        "try the patches on this machine: tiny two-rank trainings, without and with vlmpatch",
+        _VERIFY,
+    )
+    verify.add_argument(
+        "--only", action="append", default=[], metavar="ID", help=say("only the runs of this patch")
+    )
+    where = say("default: the GPUs if there are two, else the CPU")
     verify.add_argument("--device", choices=("cpu", "cuda"), default="", help=where)
-    verify.add_argument("--json", action="store_true", help=say("as data"))
+    verify.add_argument("--json", action="store_true", help=say("print JSON"))
     run = verb("run", "run a command with vlmpatch active in every Python process below it", _RUN)
     run.add_argument("command", nargs=argparse.REMAINDER, help=say("the command as you would type it"))
-    _lock(verb("lock", "write down what is applied here, or say what an upgrade changes of it", _LOCK), say)
-    made = verb("new", "lay out a patch in a package of your own, with its tests", _NEW)
+    _lock(verb("lock", "record which patches apply here, or say what an upgrade changes", _LOCK), say)
+    made = verb("new", "create a patch in a package of your own, with its tests", _NEW)
     made.add_argument("id", help=say("the patch's id, in kebab-case; named by what it fixes"))
     project = say("the project that is patched, as it is imported")
     made.add_argument("--upstream", required=True, metavar="NAME", help=project)
-    made.add_argument("--set", metavar="NAME", help=say("the patch set's name; the folder's, if not given"))
-    ended = say("the failure it fixes, as `explain` names it; a new one, if not given")
+    made.add_argument("--set", metavar="NAME", help=say("the patch set's name; default: the folder's"))
+    ended = say("the failure it fixes, as `explain` names it; default: a new one")
     made.add_argument("--failure", default="new", metavar="F4", help=ended)
-    listing = verb("list", "every patch vlmpatch knows", "  python -m vlmpatch list")
-    listing.add_argument("--json", action="store_true", help=say("as data"))
-    retire = verb("retire", "which patches would go with which upgrade", "  python -m vlmpatch retire")
-    retire.add_argument("--json", action="store_true", help=say("as data"))
+    listing = verb("list", "list every patch", "  python -m vlmpatch list")
+    listing.add_argument("--json", action="store_true", help=say("print JSON"))
+    retire = verb("retire", "say which upgrade makes which patch unnecessary", "  python -m vlmpatch retire")
+    retire.add_argument("--json", action="store_true", help=say("print JSON"))
     schema = verb(
-        "schema", "the JSON Schema of what a command prints with --json", "  python -m vlmpatch schema doctor"
+        "schema", "print the JSON Schema of a command's --json", "  python -m vlmpatch schema doctor"
     )
     schema.add_argument("name", choices=NAMES, help=say("the command"))
     return parser
@@ -166,13 +173,13 @@ def _doctor(made: argparse.ArgumentParser, say: Words) -> None:
     made.add_argument("--strict", action="store_true", help=say("exit with 1 on warnings too"))
     views = made.add_mutually_exclusive_group()
     for name, words in (
-        ("all", "the patches that have nothing to do here too"),
-        ("json", "as data"),
-        ("markdown", "for an issue; paths are cut"),
-        ("digest", "one line, to compare nodes by"),
+        ("all", "also list the patches that have nothing to do here"),
+        ("json", "print JSON"),
+        ("markdown", "Markdown for an issue; paths are shortened"),
+        ("digest", "one line that is equal on nodes that would train alike"),
     ):
         views.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=say(words))
-    _annotations(views, say("the findings for a CI service; the one this runs in, if not given"))
+    _annotations(views, say("the findings in the form of a CI service; default: the one this runs in"))
     made.set_defaults(view="text")
 
 
@@ -186,13 +193,13 @@ def _annotations(views: argparse._MutuallyExclusiveGroup, words: str) -> None:
 def _lock(made: argparse.ArgumentParser, say: Words) -> None:
     from vlmpatch.lockfile.lock import FILE
 
-    made.add_argument("--file", default=FILE, help=say("the lock; {name}, if not given", name=FILE))
-    other = say("compare it with this environment, or with another lock; exit with 1 where they differ")
+    made.add_argument("--file", default=FILE, help=say("the lock file; default: {name}", name=FILE))
+    other = say("compare it with this environment, or with another lock; exit with 1 if they differ")
     made.add_argument("--diff", nargs="?", const="", default=None, metavar="OTHER", help=other)
     views = made.add_mutually_exclusive_group()
-    for name, words in (("json", "as data"), ("markdown", "for a commit message or a pull request")):
+    for name, words in (("json", "print JSON"), ("markdown", "for a commit message or a pull request")):
         views.add_argument(f"--{name}", dest="view", action="store_const", const=name, help=say(words))
-    words = say("remarks on the lock's lines for a CI service; the one this runs in, if not given")
+    words = say("annotations on the lock's lines in the form of a CI service; default: the one this runs in")
     _annotations(views, words)
     made.set_defaults(view="text")
 
@@ -233,7 +240,7 @@ def _first(say: Words) -> Page:
     ):
         made.code(command, say(words))
     made.add()
-    made.add(say("python -m vlmpatch COMMAND --help says more."), "dim")
+    made.add(say("More: python -m vlmpatch COMMAND --help"), "dim")
     return made
 
 

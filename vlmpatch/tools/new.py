@@ -66,7 +66,8 @@ from vlmpatch.tools.new import lacks
 
 
 def test_nothing_is_missing() -> None:
-    assert lacks("{name}") == []
+    missing = lacks("{name}")
+    assert not missing, "\\n".join(missing)
 '''
 TEST = '''\
 """{id}: wrong without it, right with it, and as before when it is taken back."""
@@ -76,11 +77,11 @@ import importlib
 import vlmpatch
 
 ID = "{name}/{id}"
-TARGET = "FILL IN: the module that is mended"
+TARGET = "FILL IN: the module that is fixed"
 
 
 def right() -> bool:
-    """FILL IN: call what is mended; whether it does what it should."""
+    """FILL IN: call what is fixed, and say whether it does what it should."""
     return bool(importlib.import_module(TARGET))
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-NAME = "FILL IN: the function that is mended"
+NAME = "FILL IN: the function that is fixed"
 
 
 def look(code: Code) -> str | None:
@@ -37,10 +37,10 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """FILL IN: what is changed, in a line."""
 
-    def mended(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)  # FILL IN: what is done otherwise
+    def fixed(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)  # FILL IN: what is done differently
 
-    patch.wrap(module, NAME, mended)
+    patch.wrap(module, NAME, fixed)
 '''
 ENTRY = """\
 [[patch]]

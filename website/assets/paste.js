@@ -19,7 +19,7 @@ const SENTENCE = /^(?:[A-Z][a-z]+ |[\u4e00-\u9fff])/;  // a line of advice that 
 const SAY = CHINESE
   ? {
       seen: "日志中", why: "原因", active: "该次运行已启用 vlmpatch：VLMPATCH_LOG=info 会显示它做了什么。",
-      add: "安装 vlmpatch，在脚本第一行加上下面这行；或在启动命令前加上 python -m vlmpatch run。",
+      add: "安装 vlmpatch，然后在训练脚本第一行加上：", or: "或者在启动命令前加上：",
       patches: "补丁", ranges: "适用版本见各补丁的页面", more: "完整说明", line: "第 {line} 行",
       unknown: "这段文本里没有 vlmpatch 认识的问题。", maybe: "可能是 vlmpatch 认识的问题，但文本中的信息不足以确定。",
       error: "其中第一个未被捕获的错误：", perhaps: "可能是", none: "其中没有错误信息。",
@@ -29,7 +29,7 @@ const SAY = CHINESE
     }
   : {
       seen: "In the log", why: "Why", active: "vlmpatch was active in that run: VLMPATCH_LOG=info shows what it did.",
-      add: "Install vlmpatch and make this the first line of the script, or put python -m vlmpatch run before the command.",
+      add: "Install vlmpatch, and make this the first line of the training script:", or: "or put this before the command:",
       patches: "Patches", ranges: "the page of each names its versions", more: "The whole page", line: "line {line}",
       unknown: "This text shows no failure that vlmpatch knows.",
       maybe: "This may be a failure that vlmpatch knows; the text does not say enough to be certain.",
@@ -73,6 +73,8 @@ function tell(place, found, known, folders) {
     else if (found.patches.length) {
       add("p", SAY.add);
       add("pre", "import vlmpatch");
+      add("p", SAY.or);
+      add("pre", "python -m vlmpatch run …");
     }
     add("p", pick(failure.cause), SAY.why);
     add("p", found.seen + MARK.open + SAY.line.replace("{line}", found.line) + MARK.close, SAY.seen);

@@ -4,4 +4,5 @@ from vlmpatch.tools.new import lacks
 
 
 def test_nothing_is_missing() -> None:
-    assert lacks("acme-vl") == []
+    missing = lacks("acme-vl")
+    assert not missing, "\n".join(missing)

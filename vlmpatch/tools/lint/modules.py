@@ -80,7 +80,7 @@ def _named(node: ast.ImportFrom | ast.Import) -> list[str]:
 def _absolute(name: str, folders: Sequence[str]) -> str | None:
     top, *rest = name.split(".")
     for folder in folders:
-        first = found(folder, top) or found(folder, f"{top}.py")
+        first = found(folder, top, f"{top}.py")
         if first is None:
             continue
         base = os.path.join(os.path.dirname(first), top, *rest)

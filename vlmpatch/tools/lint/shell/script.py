@@ -252,12 +252,12 @@ class Script:
         self._folder, self._variables.folder, self._variables.arguments = kept
 
 
-def found(folder: str, name: str) -> str | None:
-    """Where a file lies that a launch names: beside it, here, or above it, where such scripts are started."""
+def found(folder: str, *names: str) -> str | None:
+    """Where the nearest of the files lies that a launch names: beside it, here, or above it."""
     above = [folder, "."]
     for _ in range(UP):
         above.append(os.path.join(above[-1] if len(above) > 2 else folder, os.pardir))
-    paths = (os.path.join(at, os.path.expanduser(name)) for at in above)
+    paths = (os.path.join(at, os.path.expanduser(name)) for at in above for name in names)
     return next((path for path in paths if "\0" not in path and os.path.exists(path)), None)
 
 
