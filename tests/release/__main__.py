@@ -1,5 +1,5 @@
-"""python -m tests.release              what is ready, and which proofs ran on this commit; 1 until all is
-python -m tests.release --run PROOF  hold a proof, and record it
+"""python -m tests.release              what is ready, what is open, and its command; 1 until nothing is open
+python -m tests.release --run PROOF …  run proofs, and record each that passes
 python -m tests.release --build      build twice, compare, check; print the sums
 python -m tests.release --write X.Y.Z    write version, date and changelog
 python -m tests.release --address URL    write [project.urls], now or later; no release is ready without them
@@ -13,8 +13,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.generate.untranslated import owed
 from tests.lab import table
@@ -28,50 +29,59 @@ else:
     import tomli as tomllib
 
 
-def readiness(root: Path = ROOT) -> Iterator[tuple[bool, str]]:
-    """What is written for the release: whether it is, and what is to be done else."""
+class Line(NamedTuple):
+    """A line of the checklist; ``remedy`` is the command for one that is open."""
+
+    good: bool
+    words: str
+    remedy: str
+
+
+def readiness(root: Path = ROOT) -> Iterator[Line]:
+    """What has to be written before a release."""
     cited = re.search(r"^version: (\S+)$", (root / "CITATION.cff").read_text("utf-8"), re.M)
-    yield cited is not None and cited[1] == __version__, f"CITATION.cff says version: {__version__}"
+    write = f".venv/bin/python -m tests.release --write {__version__}"
+    yield Line(cited is not None and cited[1] == __version__, f"CITATION.cff: version {__version__}", write)
     told = re.search(rf"^## \[{re.escape(__version__)}\]", (root / "CHANGELOG.md").read_text("utf-8"), re.M)
     left = len(list((root / "changelog.d").glob("*.*.md")))
-    remedy = f"{left} fragments left: python -m tests.release --write {__version__}"
-    yield told is not None and not left, f"CHANGELOG.md tells of {__version__} ({remedy})"
-    yield not owed(), "every text has its Chinese (python -m tests.generate --untranslated)"
+    section = f"CHANGELOG.md: a section for {__version__}, no fragment left in changelog.d/"
+    yield Line(told is not None and not left, section, write)
+    yield Line(not owed(), "every text has its Chinese", ".venv/bin/python -m tests.generate --untranslated")
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
-    yield (
-        bool(project.get("urls")),
-        "pyproject.toml has [project.urls]: --address URL, where the repository is published",
-    )
-    yield not proofs.changed(proofs.head(root), root), "nothing differs from the last commit"
+    address = ".venv/bin/python -m tests.release --address URL   # where the repository is published"
+    yield Line(bool(project.get("urls")), "pyproject.toml: [project.urls]", address)
+    yield Line(not proofs.changed("HEAD", root), "everything is committed", "git status")
 
 
-def held(root: Path = ROOT) -> Iterator[tuple[bool, str]]:
-    """Each proof: whether it is of this commit, and where it ran."""
-    known = proofs.known(root / "data" / "proofs.csv")
+def held(root: Path = ROOT) -> Iterator[Line]:
+    """Each proof: whether it passed on these very files."""
+    known, now = proofs.known(root / "data" / "proofs.csv"), proofs.content(root)
+    committed = not proofs.changed("HEAD", root)
     for name, command in PROOFS.items():
+        remedy = f".venv/bin/python -m tests.release --run {name}   # {command}"
         ran = known.get(name)
         if ran is None:
-            yield False, f"{name}: no run is recorded; {command}"
+            yield Line(False, f"{name}: never recorded", remedy)
+            continue
+        passed = f"{name}: passed on {ran.commit}, {ran.date}"
+        if committed and ran.content == now:
+            yield Line(True, passed, remedy)
             continue
         differs = proofs.changed(ran.commit, root)
-        if differs is None:
-            where = f"on {ran.commit}, which is not here"
-        elif differs:
-            where = f"on {ran.commit}, {ran.date}; {len(differs)} files differ since"
-        else:
-            where = f"on this commit, {ran.date}"
-        yield differs == [], f"{name}: {where}; {command}"
+        since = "not a commit of this repository" if differs is None else f"{len(differs)} files differ since"
+        yield Line(False, f"{passed}; {since}", remedy)
 
 
-def run(proof: str) -> int:
-    """Hold one proof; recorded where it ends with 0 and nothing differs from the commit."""
-    if differs := proofs.changed(proofs.head()):
-        print(f"not held: {', '.join(differs[:5])} differ from the last commit", file=sys.stderr)
-        return 2
-    ended = subprocess.run(PROOFS[proof], shell=True, cwd=ROOT).returncode
-    if ended == 0:
-        proofs.record(proof)
-    return ended
+def run(names: Iterable[str]) -> int:
+    """Run proofs; each is recorded if it passes and everything is committed. The first that fails ends it."""
+    for name in names:
+        if differs := proofs.changed("HEAD"):
+            print(f"not run: {', '.join(differs[:5])} differ from the last commit", file=sys.stderr)
+            return 2
+        if ended := subprocess.run(PROOFS[name], shell=True, cwd=ROOT).returncode:
+            return ended
+        proofs.record(name)
+    return 0
 
 
 def build() -> int:
@@ -116,7 +126,7 @@ def move(address: str) -> int:
 def main() -> int:
     style = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tests.release", description=__doc__, formatter_class=style)
-    parser.add_argument("--run", choices=tuple(PROOFS), metavar="PROOF", help=", ".join(PROOFS))
+    parser.add_argument("--run", nargs="+", choices=tuple(PROOFS), metavar="PROOF", help=", ".join(PROOFS))
     parser.add_argument("--build", action="store_true")
     parser.add_argument("--write", metavar="X.Y.Z", help="the release that this becomes")
     parser.add_argument("--address", default="", metavar="URL", help="of the public repository")
@@ -135,11 +145,15 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     print(f"vlmpatch {__version__} on {proofs.head()}")
-    for heading, rows in (("Written", ready), ("Proved by --run PROOF", ran)):
+    for heading, lines in (("Written", ready), ("Proofs, each on the files as they are now", ran)):
         print(f"\n{heading}")
-        for good, words in rows:
-            print(f"  {'done' if good else 'OPEN'}  {words}")
-    return 0 if all(good for good, _ in (*ready, *ran)) else 1
+        for line in lines:
+            print(f"  {'done' if line.good else 'OPEN'}  {line.words}")
+            if not line.good:
+                print(f"        {line.remedy}")
+    left = sum(not line.good for line in (*ready, *ran))
+    print(f"\n{left} open: not ready to be tagged" if left else "\nready to be tagged")
+    return min(left, 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""The proofs a release needs, and the commit each ran on last, kept in ``data/proofs.csv``."""
+"""The proofs a release needs, and what each ran on last, kept in ``data/proofs.csv``."""
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -30,9 +31,10 @@ AFTERWARDS = ("data/proofs.csv", "data/tests.csv", "CHANGELOG.md", "CITATION.cff
 
 
 class Ran(NamedTuple):
-    """Where and when a proof was held last."""
+    """Where and when a proof was held last; ``content`` is what was under version control then."""
 
     commit: str
+    content: str
     date: str
 
 
@@ -48,17 +50,24 @@ def known(store: Path = STORE) -> dict[str, Ran]:
     if not store.exists():
         return {}
     lines = table.read(store, COLUMNS, "python -m tests.release --run PROOF")
-    return {line["proof"]: Ran(line["commit"], line["date"]) for _, line in lines}
+    return {line["proof"]: Ran(*(line[name] for name in Ran._fields)) for _, line in lines}
 
 
 def record(proof: str, root: Path = ROOT, store: Path = STORE) -> None:
     """``proof`` was held on the commit as it lies there."""
-    made = {**known(store), proof: Ran(head(root), datetime.date.today().isoformat())}
+    made = {**known(store), proof: Ran(head(root), content(root), datetime.date.today().isoformat())}
     table.write(store, COLUMNS, [(name, *ran) for name, ran in sorted(made.items())])
 
 
 def head(root: Path = ROOT) -> str:
     return git(root, "rev-parse", "--short=12", "HEAD").strip()
+
+
+def content(root: Path = ROOT) -> str:
+    """A digest of the files of the last commit that count: a rebase or a squash leaves it as it is."""
+    listed = git(root, "ls-tree", "-r", "HEAD").splitlines()
+    counted = [line for line in listed if not line.partition("\t")[2].startswith(AFTERWARDS)]
+    return hashlib.sha256("\n".join(counted).encode()).hexdigest()[:12]
 
 
 def changed(commit: str, root: Path = ROOT) -> list[str] | None:

@@ -45,18 +45,18 @@ def commit(root: Path) -> None:
 
 
 def held(root: Path, proof: str) -> tuple[bool, str]:
-    return next((good, words) for good, words in release.held(root) if words.startswith(f"{proof}: "))
+    return next((line.good, line.words) for line in release.held(root) if line.words.startswith(f"{proof}: "))
 
 
 def test_a_proof_counts_for_its_commit(repository: Path) -> None:
-    assert held(repository, "unit") == (False, "unit: no run is recorded; make unit")
+    assert held(repository, "unit") == (False, "unit: never recorded")
     proofs.record("unit", repository, repository / "data" / "proofs.csv")
     assert held(repository, "unit")[0]
     commit(repository)
     (repository / "CHANGELOG.md").write_text("# Changelog\n\n- one\n")
     commit(repository)
     good, words = held(repository, "unit")
-    assert (good, "unit: on this commit, " in words) == (True, True)
+    assert (good, words.startswith("unit: passed on ")) == (True, True)
 
 
 @pytest.mark.parametrize("name", ["code.py", "new.py"])
@@ -70,8 +70,26 @@ def test_a_change_makes_it_void(repository: Path, name: str) -> None:
 
 
 def test_a_commit_that_is_not_here_proves_nothing(repository: Path) -> None:
-    (repository / "data" / "proofs.csv").write_text("proof,commit,date\nunit,abcabcabcabc,2026-01-01\n")
-    assert held(repository, "unit") == (False, "unit: on abcabcabcabc, which is not here; make unit")
+    row = "proof,commit,content,date\nunit,abcabcabcabc,{},2026-01-01\n"
+    (repository / "data" / "proofs.csv").write_text(row.format("defdefdefdef"))
+    passed = "unit: passed on abcabcabcabc, 2026-01-01"
+    assert held(repository, "unit") == (False, f"{passed}; not a commit of this repository")
+    (repository / "data" / "proofs.csv").write_text(row.format(proofs.content(repository)))
+    assert held(repository, "unit") == (True, passed)  # rebased: the same files
+
+
+def test_what_is_open_comes_with_its_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["release"])
+    monkeypatch.setattr(release, "readiness", lambda: [release.Line(True, "written", "write")])
+    monkeypatch.setattr(release, "held", lambda: [release.Line(False, "unit: never recorded", "run it")])
+    assert release.main() == 1
+    said = capsys.readouterr().out
+    assert "done  written\n" in said
+    assert "OPEN  unit: never recorded\n        run it\n\n1 open: not ready" in said.replace(
+        "\n\nProofs", "\nProofs"
+    )
 
 
 def test_what_is_cited_is_what_is_built() -> None:
@@ -177,15 +195,15 @@ def test_what_comes_after_it_was_written_goes_into_the_same_text(releasable: Pat
 def test_the_address_may_come_later(releasable: Path) -> None:
     """Without it no release is ready; what is no address of the public is refused."""
     (unready,) = [
-        words for good, words in release.readiness(releasable) if "[project.urls]" in words and not good
+        line for line in release.readiness(releasable) if "[project.urls]" in line.words and not line.good
     ]
-    assert unready.endswith("--address URL, where the repository is published")
+    assert "--address URL" in unready.remedy
     for address in ("http://vlmpatch.dev/x", "https://example.org/x", "https://git.test/x", "https://host/x"):
         with pytest.raises(built.Refused, match="is no public address"):
             writing.move(address, releasable)
     writing.move("https://vlmpatch.dev/vlmpatch", releasable)
     assert not [
-        words for good, words in release.readiness(releasable) if "[project.urls]" in words and not good
+        line for line in release.readiness(releasable) if "[project.urls]" in line.words and not line.good
     ]
     assert "repository-code: https://vlmpatch.dev/vlmpatch\n" in (releasable / "CITATION.cff").read_text(
         "utf-8"
