@@ -70,6 +70,8 @@ def _in_chinese(text: str, at: int) -> bool:
     before, after, behind = _before(text, at), _after(text, at), text[at + 1 : at + 2]
     if text[at] == "!" and behind == "[":
         return False
+    if behind in ("\n", WORD) and before in (")", "\uff09", "%"):
+        return True
     if CHINESE.match(before) or (CHINESE.match(after) and not behind.isspace()):
         return True
     if behind == "\n" and CHINESE.match(_after(text, at, " *\n")):

@@ -34,6 +34,8 @@ def test_all_that_is_written() -> None:
         ("启用 vlmpatch,\n结束后", f"启用 vlmpatch{COMMA}\n结束后"),
         ("塔的 LoRA([F5](a.md#f5))", f"塔的 LoRA{OPENS}[F5](a.md#f5){CLOSES}"),
         ("没有说明的 `AssertionError`(`x`)", f"没有说明的 `AssertionError`{OPENS}`x`{CLOSES}"),
+        ("见表(`a`):`b`", f"见表{OPENS}`a`{CLOSES}{COLON}`b`"),
+        ("偏差 5 %,\n3.1 也是", f"偏差 5 %{COMMA}\n3.1 也是"),
         ("in English, all (of it): stays", "in English, all (of it): stays"),
         ("```bash\nrun a,b  # 甲,乙\n```", f"```bash\nrun a,b  # 甲{COMMA}乙\n```"),
         ("| 甲,乙 | x, y |", f"| 甲{COMMA}乙 | x, y |"),

@@ -53,6 +53,12 @@ def test_the_catalog_says_whether_it_was_sent(case: str) -> None:
     assert KNOWN[case].reported is not None
 
 
+def test_what_nobody_has_reported_is_ready_to_be_reported() -> None:
+    unreported = {id_ for id_, each in KNOWN.items() if each.reported == ()}
+    assert len(unreported) > 10
+    assert sorted(unreported - {*cases(), *SAME_REPORT}) == []
+
+
 def test_reports_that_tell_of_another_failure_are_there() -> None:
     assert set(SAME_REPORT.values()) <= set(cases())
     assert not set(SAME_REPORT) & set(cases())
