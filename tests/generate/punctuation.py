@@ -24,8 +24,8 @@ APART = re.compile(
     r"^ *```.*?^ *```[^\n]*$|``.+?``|`[^`\n]*`|(?<=\])\([^)\s]*\)|<[^>\n]*>|https?://[^\s)\u4e00-\u9fff]*|\{[^{}\n]*\}",
     re.MULTILINE | re.DOTALL,
 )
-# At its end, a name of code with its arguments: ``tensor.fill_(0)``, ``generate()``, ``f(x=1)``.
-CALL = re.compile(r"([A-Za-z]\w*[._][\w.]*\([^()]*|[A-Za-z]\w*\(([^()]*[=_.][^()]*)?)\)$")
+# At its end, a name of code with its arguments: ``tensor.fill_(0)``, ``generate()``, ``f(x=1)``, ``f(g, x)``.
+CALL = re.compile(r"([A-Za-z]\w*[._][\w.]*\([^()]*|[A-Za-z]\w*\(([^()]*[=_.][^()]*|\w(, \w)*)?)\)$")
 COMMENT = re.compile(r"(?<=# ).*[\u4e00-\u9fff].*$", re.MULTILINE)
 WORD = "\ue000"  # stands for what is apart: a character of no script
 LITERAL = re.compile(r'"""(?:.|\n)*?"""|' r"'''(?:.|\n)*?'''|" r'"(?:[^"\\\n]|\\.)*"')
@@ -76,10 +76,11 @@ def _in_chinese(text: str, at: int) -> bool:
         return True
     if behind == "\n" and CHINESE.match(_after(text, at, " *\n")):
         return True
-    if text[at] == ":" and before.isalpha() and (behind.isalpha() or behind == WORD):
+    if text[at] == ":" and before.isalnum() and (behind.isalpha() or behind == WORD):
         return True
     if text[at] in ",;":
-        return bool(behind.strip(" \n\"'")) and not (before.isdigit() and behind.isdigit())
+        number = text[at] == "," and before.isdigit() and behind.isdigit()
+        return bool(behind.strip(" \n\"'")) and not number
     return behind in ("", "\n", '"') or (text[at] == ":" and (before, behind) == (WORD, WORD))
 
 
@@ -90,7 +91,8 @@ def _around_chinese(text: str, opens: int, closes: int) -> bool:
     if WORD in text[opens:closes] and (_before(text, opens, "") == WORD or text[opens + 1] == "["):
         return True
     beside = _before(text, opens, " *\n"), _after(text, closes)
-    return not CALL.search(text[: closes + 1]) and any(CHINESE.match(char) for char in beside)
+    chinese = any(CHINESE.match(char) or char in WIDE.values() for char in beside if char)
+    return not CALL.search(text[: closes + 1]) and chinese
 
 
 def _before(text: str, at: int, passed: str = " *") -> str:

@@ -36,6 +36,8 @@ def test_all_that_is_written() -> None:
         ("没有说明的 `AssertionError`(`x`)", f"没有说明的 `AssertionError`{OPENS}`x`{CLOSES}"),
         ("见表(`a`):`b`", f"见表{OPENS}`a`{CLOSES}{COLON}`b`"),
         ("偏差 5 %,\n3.1 也是", f"偏差 5 %{COMMA}\n3.1 也是"),
+        ("F34:Qwen2-VL (4.47.0;4.47.1)，第二", f"F34{COLON}Qwen2-VL{OPENS}4.47.0；4.47.1{CLOSES}{COMMA}第二"),
+        ("调用 f(g, x)，其他 (PEFT)，", f"调用 f(g, x)，其他{OPENS}PEFT{CLOSES}，"),
         ("in English, all (of it): stays", "in English, all (of it): stays"),
         ("```bash\nrun a,b  # 甲,乙\n```", f"```bash\nrun a,b  # 甲{COMMA}乙\n```"),
         ("| 甲,乙 | x, y |", f"| 甲{COMMA}乙 | x, y |"),
