@@ -19,7 +19,7 @@ from vlmpatch.tools.lint import configuration, model, rules
 from vlmpatch.tools.lint.command import read
 from vlmpatch.tools.lint.context import Around
 from vlmpatch.tools.lint.launch_config import LaunchConfig
-from vlmpatch.tools.lint.model import Model
+from vlmpatch.tools.lint.model import Model, Tower
 from vlmpatch.tools.lint.rules import lint
 from vlmpatch.tools.view.language import Words
 
@@ -122,9 +122,10 @@ def test_a_class_that_the_model_lacks_is_named_with_those_it_has(tmp_path: Path,
         "accelerate.yaml": "accelerate launch --config_file accelerate.yaml train.py --learning_rate 1",
         "fsdp.json": "torchrun train.py --fsdp 'full_shard auto_wrap' --fsdp_config fsdp.json",
     }[file]
-    found = of(command, tmp_path)["L20"]
+    halves = (Tower("language", "qwen2_vl_text", 28, 1536), Tower("vision", "qwen2_vl_vision", 32, 1280))
+    found = of(command, tmp_path, around(kind=VLM._replace(towers=halves)))["L20"]
     assert "no class Qwen2VLLayer:" in found.title
-    assert "Qwen2VLDecoderLayer,Qwen2VLVisionBlock" in found.fix
+    assert found.fix.count("Qwen2VLDecoderLayer,Qwen2VLVisionBlock") == found.fix.count("DecoderLayer") == 1
     assert found.severity == "warning"
 
 

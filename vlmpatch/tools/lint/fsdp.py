@@ -53,13 +53,13 @@ def classes(model: Model) -> list[str] | None:
     if model.remote:
         return None
     found: list[str] = []
-    for kind in dict.fromkeys([model.kind, *(tower.kind for tower in model.towers if tower.kind)]):
-        own = _SUFFIX.sub("", kind)
+    kinds = (model.kind, *(tower.kind for tower in model.towers if tower.kind))
+    for own in dict.fromkeys(_SUFFIX.sub("", kind) for kind in kinds):
         path = locate(f"transformers.models.{own}.modeling_{own}")
         if path is None:
             return None
         try:
-            found += _CLASS.findall(of_file(kind, path).source)
+            found += _CLASS.findall(of_file(own, path).source)
         except NoSource:
             return None
     return found
