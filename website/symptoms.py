@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from tests.generate.failures import CATALOG, KNOWN
-from vlmpatch.tools.explain import diagnose, failures, lines, logs
+from vlmpatch.tools.explain import diagnose, failures, lines, logs, vocabulary
 from vlmpatch.tools.explain import symptoms as language
 from vlmpatch.tools.explain.failures import Failure, Symptom
 from vlmpatch.tools.explain.symptoms import Pattern
@@ -31,6 +31,7 @@ _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES")),
     (language, ("RUN", "LEFT", "NAMED")),
     (lines, ("NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
+    (vocabulary, ("NEAR",)),
 )
 
 
@@ -52,6 +53,7 @@ def known() -> dict[str, Any]:
         "ownLines": logs.OWN_LINES,
         "ownTraces": diagnose._OWN_TRACES,
         "chained": logs._CHAINED,
+        "engines": {name: each._asdict() for name, each in vocabulary.read().engines.items()},
     }
 
 
@@ -102,6 +104,8 @@ def _symptom(symptom: Symptom) -> dict[str, Any]:
         "ranks": symptom.ranks,
         "seen": symptom.seen,
         "unseen": symptom.unseen,
+        "told": symptom.told,
+        "under": symptom.under,
         "patches": symptom.patches,
     }
     for name in ("every", "some", "none", "frames"):

@@ -175,7 +175,7 @@ def test_recomputed_values_are_told_apart_by_their_shapes(
             "F13",
         ),
         (WATCHDOG.format(0) + "\nfsdp", None),
-        (WATCHDOG.format(0) + "\nzero3 FSDP", None),
+        (WATCHDOG.format(0) + "\ndistributed_type: FSDP, and not zero3", None),
         (WATCHDOG.format(0) + "\nzero3 model-30B-A3B", "F27"),
         ("微调进度100%后报错 Watchdog caught collective operation timeout: WorkNCCL", "F12"),
         (
@@ -363,7 +363,7 @@ def test_texts(text: str, id_: str | None) -> None:
         ((1, 402653184), '"stage": 2', "F16"),
         ((4096, 4096), '"stage": 2', None),
         ((1, 402653184), "DDP", None),
-        ((1, 402653184), '"stage": 2 FSDP', None),
+        ((1, 402653184), 'distributed/fsdp, "stage": 2 before', None),
     ],
 )
 def test_ranks_in_different_collectives_of_one_number_are_told_from_a_late_one(

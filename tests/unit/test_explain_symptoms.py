@@ -6,6 +6,10 @@ import pytest
 
 from tests.unit.test_explain import READY, TRACE, of, said
 
+MIXED_TENSORS = (
+    'File "/x/transformers/models/glm4v/modeling_glm4v.py", line 198, in forward\n'
+    "RuntimeError: aten.grid_sampler_2d.default got mixed torch.Tensor and DTensor, need to convert all"
+)
 SECOND = "RuntimeError: Trying to backward through the graph a second time (or directly access saved tensors"
 NO_GRAPH = "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"
 CHECKPOINT = 'File "/x/site-packages/torch/utils/checkpoint.py", line 320, in backward\n'
@@ -115,7 +119,9 @@ EXPANDED = (
         ),
         (TRACE + FSDP + "RuntimeError: 'weight' must be 2-D", "F39"),
         ("accelerate, distributed_type: FSDP\nRuntimeError: 'weight' must be 2-D", "F39"),
-        ("zero3, no FSDP here\nRuntimeError: 'weight' must be 2-D", None),
+        ("zero3, no FSDP here\nRuntimeError: 'weight' must be 2-D", "F26"),
+        ("FSDP, and not zero3\nRuntimeError: 'weight' must be 2-D", "F39"),
+        ("zero3 was tried too. distributed_type: FSDP\nRuntimeError: 'weight' must be 2-D", "F39"),
         ("RuntimeError: 'weight' must be 2-D", "F26"),
         ("ValueError: Could not find the transformer layer class Qwen2VLVisionBlock in the model.", "F40"),
         ("Exception: Could not find the transformer layer class to wrap in the model.", "F40"),
@@ -201,6 +207,20 @@ EXPANDED = (
         ("zero3\nRuntimeError: " + EXPANDED.format(7), None),
         ("Qwen2-VL, some samples are text-only; after 40 steps the run halts.", "F11"),
         ("A video of text-only slides; playback halts.", None),
+        ("With zero2 and a mixed-modality set of images, training ends in an NCCL timeout", "F16"),
+        ("We train on text-only and image samples by FSDP: it freezes", "F11"),
+        (
+            "The exchange of images in a mixed dataset works; training is changed",
+            None,
+        ),  # `hang` begins no word
+        ("Saving checkpoint hangs when using DeepSpeed", "F12"),
+        ("DeepSpeed: 保存模型的时候卡住了", "F12"),
+        ("Saving checkpoint hangs under DDP", None),
+        ("gradient_checkpointing\nRuntimeError: element 0 of variables does not require grad", "F5"),
+        ("    loss.backward(retain_graph=True)\n" + CHECKPOINT + SECOND, None),
+        (MIXED_TENSORS, "F39"),
+        ("RuntimeError: aten._foreach_mul_ got mixed torch.Tensor and DTensor, in clip_grads.py", None),
+        ("training with DeepSpeed\nRuntimeError: 'weight' must be 2-D\nUse a launcher for FSDP", "F26"),
         ("zero3\nRuntimeError: Function SumBackward0 " + INVALID.format(7), None),
     ],
 )

@@ -69,6 +69,10 @@ def test_what_has_no_chinese_is_english_and_owed() -> None:
         ('{ under = "ZeRO-3" }', '{ under = "ZeRO-3", over = "" }', "over is an unknown key"),
         ('[{ all = ["a message"] }]', '"a message"', "symptoms is not a list of tables"),
         ('{ all = ["a message"] }', '{ kind = "error" }', "symptom 1: all and any are both empty"),
+        ('{ all = ["a message"] }', '{ all = ["<nobody>"] }', "symptom 1: <nobody> is no group of words"),
+        ('{ all = ["a message"] }', '{ all = ["x"], under = ["zero9"] }', "symptom 1: zero9 is no engine"),
+        ('{ all = ["a message"] }', '{ all = ["x"], kind = "told" }', "symptom 1: kind is told where told"),
+        ('{ all = ["a message"] }', '{ told = ["x"], kind = "hint" }', "symptom 1: kind is told where told"),
     ],
 )
 def test_what_is_wrong_is_named(old: str, new: str, says: str) -> None:

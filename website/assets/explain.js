@@ -379,13 +379,51 @@
     return symptom.frames.some((pattern) => within(pattern, whole, known));
   }
 
+  // --- vocabulary.py -------------------------------------------------------------------------------------
+
+  function lower(bytes) {
+    return bytes.replace(/[A-Z]/g, (sign) => sign.toLowerCase());
+  }
+
+  /** The engine of a run, or "unknown". */
+  function engineOf(texts, known) {
+    const found = [];
+    Object.entries(known.data.engines).forEach(([name, { runs, named }]) => {
+      [runs, named].forEach((words, strength) => {
+        for (const word of words) {
+          const place = texts.map((text) => text.indexOf(toBytes(word))).find((at) => at >= 0);
+          if (place !== undefined) found.push({ strength, place, name });
+        }
+      });
+    });
+    found.sort((one, other) => one.strength - other.strength || one.place - other.place || (one.name < other.name ? -1 : 1));
+    if (!found.length) return "unknown";
+    const { either } = known.data.engines[found[0].name];
+    return (found.find(({ name }) => either.includes(name)) || found[0]).name;
+  }
+
+  function begins(plain, stem) {
+    const places = [], letter = /[0-9a-z]/i;
+    for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
+      if (!(at && stem.charCodeAt(0) < 128 && letter.test(plain[at - 1]))) places.push(at);
+    }
+    return places;
+  }
+
+  /** Whether a stem of each group begins a word of `text`, all near one another. */
+  function tells(text, groups, known) {
+    const plain = text.toLowerCase().trim().replace(SPACE, " ");
+    const [ats, ...rest] = groups.map((stems) => stems.flatMap((stem) => begins(plain, stem)));
+    return ats.some((at) => rest.every((others) => others.some((other) => Math.abs(at - other) <= known.NEAR)));
+  }
+
   // --- diagnose.py ---------------------------------------------------------------------------------------
 
   class Findings {
     constructor(known) {
       Object.assign(this, {
         known, hits: [], counts: new Map(), errors: [], ranks: new Map(), versions: {}, shapes: new Map(),
-        active: false, own: [], cut: null, collectives: new Map(), differ: false,
+        active: false, own: [], cut: null, loose: [], collectives: new Map(), differ: false,
       });
     }
 
@@ -414,6 +452,7 @@
       if (known.data.ownLines.some((words) => message.text.startsWith(words))) this.spoke(message);
       message = { ...message, text: message.text.slice(-known.TEXT) };
       if (message.cut) this.cut = message;
+      else if (!message.error && this.loose.length < known.KEPT) this.loose.push(message);
       known.symptoms.forEach(([failure, symptom], number) => {
         if (Boolean(symptom.own) !== own || !this.asked(symptom, message) || !fits(symptom, squeezed, known)) return;
         const hit = this.show(failure, symptom, message), already = this.counts.get(number) || 0;
@@ -428,6 +467,17 @@
       }
     }
 
+    tell() {
+      if (this.errors.length) return;
+      for (const message of this.loose) {
+        for (const [failure, symptom] of this.known.symptoms) {
+          if (symptom.kind === "told" && tells(message.text, symptom.told, this.known)) {
+            this.hits.push(this.show(failure, symptom, message));
+          }
+        }
+      }
+    }
+
     spoke(message) {
       const { known } = this;
       if (this.own.length < known.KEPT) this.own.push(message);
@@ -438,6 +488,7 @@
     }
 
     asked(symptom, message) {
+      if (symptom.kind === "told") return false;
       if (symptom.kind === "cut") return message.cut;
       if (symptom.kind !== "echo" || !message.error) return true;
       const begins = Math.max(message.text.lastIndexOf(message.line), message.text.includes(message.line) ? 0 : message.text.length - 1);
@@ -453,7 +504,7 @@
   function choose(hits, unknown, cut, watched) {
     const of = (kind, foreign) =>
       first(hits.filter((hit) => hit.symptom.kind === kind && hit.failure.foreign === foreign), (hit) =>
-        2 * hit.message.at + (hit.symptom.patches ? 0 : 1));
+        4 * hit.message.at + (hit.symptom.patches ? 0 : 2) + (hit.symptom.told ? 0 : 1));
     const ours = of("error", false);
     if (ours) return [ours, ours.message];
     const theirs = of("error", true), message = first(unknown, (each) => each.at);
@@ -462,7 +513,7 @@
     const echo = of("echo", false) || of("echo", true);
     if (echo) return [echo, echo.message];
     if (cut) return [null, cut];
-    const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false);
+    const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false) || of("told", false);
     if (left) return [left, left.message];
     const bare = hits.find((hit) => hit.symptom.kind === "perhaps");
     return [null, bare ? bare.message : null];
@@ -471,19 +522,25 @@
   function conclude(findings, bytes, { broken, steps }) {
     const { known } = findings, joined = broken ? bytes.replaceAll("\n", "") : bytes;
     const caught = (message) => steps - message.steps >= known.GONE_ON;
+    const lowered = [bytes, joined].map(lower);
     const occurs = (fact, message) =>
-      [bytes, joined].some((text) => text.includes(toBytes(fact))) || message.text.includes(fact);
+      lowered.some((text) => text.includes(toBytes(fact))) || message.text.replaceAll("\n", "").toLowerCase().includes(fact);
+    const under = engineOf(lowered, known);
+    const saidOf = ({ symptom, message }) =>
+      !symptom.told || [message, ...findings.loose].some((each) => tells(each.text, symptom.told, known));
     const borneOut = ({ symptom, message }) =>
       (!symptom.seen || symptom.seen.some((fact) => occurs(fact, message))) &&
       !(symptom.unseen || []).some((fact) => occurs(fact, message));
     const hits = findings.hits.filter(
       (hit) =>
         borneOut(hit) &&
+        (!hit.symptom.under || hit.symptom.under.includes(under)) &&
+        saidOf(hit) &&
         (findings.differ || !hit.symptom.ranks) &&
-        (hit.symptom.kind === "hint" || !(hit.failure.foreign && caught(hit.message))),
+        (["hint", "told"].includes(hit.symptom.kind) || !(hit.failure.foreign && caught(hit.message))),
     );
-    const told = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
-    const unknown = findings.errors.filter((each) => !told.has(each) && !caught(each));
+    const named = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
+    const unknown = findings.errors.filter((each) => !named.has(each) && !caught(each));
     const [hit, message] = choose(hits, unknown, findings.cut, known.watched);
     const maybe = hits.filter((each) => ["perhaps", "cut"].includes(each.symptom.kind) && each.message === message);
     return {
@@ -524,6 +581,7 @@
     if (shortened) bytes = bytes.slice(bytes.indexOf("\n", bytes.length - known.ENDS) + 1);
     const findings = new Findings(known);
     const rest = read(bytes, (message) => findings.take(message), known);
+    findings.tell();
     findings.active = findings.active || known.data.ownWords.some((words) => bytes.includes(words));
     const found = conclude(findings, bytes, rest);
     const ours = found.hit && !found.hit.failure.foreign ? found.hit : null;

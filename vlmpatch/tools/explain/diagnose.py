@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
+from vlmpatch.tools.explain import vocabulary
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
 from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, OWN_WORDS, Message, Reader, occurring
 from vlmpatch.tools.explain.symptoms import Pattern, squeeze
@@ -79,6 +80,7 @@ class _Findings:
         self.folders: set[str] = set()
         self.own: list[Message] = []
         self.cut: Message | None = None
+        self.loose: list[Message] = []  # what is neither an exception nor a traceback: a person's words
         self.collectives: dict[str, str] = {}
         self.differ = False  # ranks wait in different collectives of one number
 
@@ -101,6 +103,8 @@ class _Findings:
         message = message._replace(text=message.text[-TEXT:])
         if message.cut:
             self.cut = message
+        elif not message.error and len(self.loose) < KEPT:
+            self.loose.append(message)
         for number, (failure, symptom) in enumerate(self.symptoms):
             if symptom.own == own and _asked(symptom, message) and symptom.fits(squeezed):
                 self.ranks.setdefault(failure.id, set()).add(message.source)
@@ -111,6 +115,15 @@ class _Findings:
             self.errors.append(message)
             if len(self.errors) > KEPT:
                 del self.errors[KEPT // 2]
+
+    def tell(self) -> None:
+        """Take what people write where the log shows nothing by itself."""
+        told = [each for each in self.symptoms if each[1].kind == "told"] if not self.errors else []
+        for message in self.loose:
+            for failure, symptom in told:
+                if vocabulary.tells(message.text, symptom.told):
+                    self.ranks.setdefault(failure.id, set()).add(message.source)
+                    self.hits.append(Hit(failure, symptom, message))
 
     def _own(self, message: Message) -> None:
         """Keep what vlmpatch said; a line of VLMPATCH_WATCH that names a failure shows it."""
@@ -153,25 +166,50 @@ def diagnose(
         if not findings.errors and not findings.hits and reader.size > 2 * ENDS:
             stream.seek(0)
             Reader(findings.take, _words(findings.symptoms)).read(stream, progress)
-        asked = {fact for hit in findings.hits for fact in (*hit.symptom.seen, *hit.symptom.unseen)}
-        seen = occurring(stream, [fact.encode() for fact in asked], reader.broken) if asked else set()
+        findings.tell()
+        asked = _facts([hit.symptom for hit in findings.hits])
+        where = occurring(stream, asked, reader.broken) if asked else {}
     else:
-        asked = {fact for _, each in findings.symptoms for fact in (*each.seen, *each.unseen)}
-        reader = Reader(findings.take, _words(findings.symptoms), [fact.encode() for fact in asked])
+        asked = _facts([each for _, each in findings.symptoms])
+        reader = Reader(findings.take, _words(findings.symptoms), asked)
         reader.read(stream, progress)
-        seen = {fact for fact, there in reader.facts.items() if there}
+        findings.tell()
+        where = reader.facts
     findings.active = findings.active or reader.own
-    return _conclude(findings, {fact.decode() for fact in seen}, reader.steps)
+    found = {fact.decode(): at for fact, at in where.items()}
+    return _conclude(findings, found, reader.steps)
 
 
-def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
+def _facts(symptoms: list[Symptom]) -> list[bytes]:
+    """What is asked of the whole log, for ``symptoms``."""
+    asked = {fact for each in symptoms for fact in (*each.seen, *each.unseen)}
+    if any(each.under for each in symptoms):
+        asked |= {
+            word for engine in vocabulary.read().engines.values() for words in engine[:2] for word in words
+        }
+    return sorted(fact.encode() for fact in asked)
+
+
+def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnosis:
     def caught(message: Message) -> bool:
         return steps - message.steps >= GONE_ON
 
-    hits = [hit for hit in findings.hits if _borne_out(hit.symptom, seen | _within(hit))]
+    under = vocabulary.engine(where) or "unknown"
+    hits = [
+        hit
+        for hit in findings.hits
+        if _borne_out(hit.symptom, where.keys() | _within(hit))
+        and (not hit.symptom.under or under in hit.symptom.under)
+        and (
+            not hit.symptom.told
+            or any(vocabulary.tells(text, hit.symptom.told) for text in _texts(findings, hit))
+        )
+    ]
     hits = [hit for hit in hits if findings.differ or not hit.symptom.ranks]
     hits = [
-        hit for hit in hits if hit.symptom.kind == "hint" or not (hit.failure.foreign and caught(hit.message))
+        hit
+        for hit in hits
+        if hit.symptom.kind in ("hint", "told") or not (hit.failure.foreign and caught(hit.message))
     ]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
@@ -187,6 +225,8 @@ def _conclude(findings: _Findings, seen: set[str], steps: int) -> Diagnosis:
 
 def _asked(symptom: Symptom, message: Message) -> bool:
     """Whether ``message`` is one that ``symptom`` is about."""
+    if symptom.kind == "told":
+        return False  # of what is left when nothing else speaks
     return message.cut if symptom.kind == "cut" else _decides(symptom, message)
 
 
@@ -200,8 +240,13 @@ def _decides(symptom: Symptom, message: Message) -> bool:
 
 def _within(hit: Hit) -> set[str]:
     """What is asked of the whole log and stands in the message, where nothing is escaped any more."""
-    text = hit.message.text.replace("\n", "")  # a terminal may have broken its lines
+    text = hit.message.text.replace("\n", "").lower()  # a terminal may have broken its lines
     return {fact for fact in (*hit.symptom.seen, *hit.symptom.unseen) if fact in text}
+
+
+def _texts(findings: _Findings, hit: Hit) -> list[str]:
+    """Where a person may have told of it: beside the message or in it."""
+    return [hit.message.text, *(each.text for each in findings.loose)]
 
 
 def _borne_out(symptom: Symptom, seen: set[str]) -> bool:
@@ -213,8 +258,12 @@ def _choose(
 ) -> tuple[Hit | None, Message | None]:
     def first(kind: str, foreign: bool) -> Hit | None:
         those = [hit for hit in hits if hit.symptom.kind == kind and hit.failure.foreign is foreign]
-        # Of two symptoms in one message the one that names its patches says more.
-        return min(those, key=lambda hit: (hit.message.at, not hit.symptom.patches), default=None)
+        # Of two symptoms in one message the one that names its patches, or that a person tells of, says more.
+        return min(
+            those,
+            key=lambda hit: (hit.message.at, not hit.symptom.patches, not hit.symptom.told),
+            default=None,
+        )
 
     if ours := first("error", False):
         return ours, ours.message
@@ -228,7 +277,7 @@ def _choose(
     if cut:
         return None, cut
     watched = next((hit for hit in hits if hit.symptom is WATCHED), None)
-    if left := watched or first("hint", True) or first("hint", False):
+    if left := watched or first("hint", True) or first("hint", False) or first("told", False):
         return left, left.message
     # A line that people quote without its exception's name.
     bare = next((hit.message for hit in hits if hit.symptom.kind == "perhaps"), None)

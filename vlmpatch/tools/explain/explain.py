@@ -203,6 +203,8 @@ def page(given: Answer, say: Words) -> Page:
         made.add("\t" + say("This is a warning, not an error: nothing in the log says that the run failed."))
         if hit.failure.harmless[0]:
             made.add("\t" + say.pick(hit.failure.harmless))
+    elif hit.symptom.kind == "told":
+        made.add("\t" + say("This is told, and not printed: a log would tell for certain."))
     elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
         made.add("\t" + say(_MESSAGE_ONLY))
     made.add(say.pick(given.why), label=say("Why"))
@@ -449,7 +451,7 @@ def _tells(given: Answer) -> int:
     hit = given.diagnosis.hit
     if hit is None:
         return 1 if given.diagnosis.first else 9
-    kinds = {"error": 0, "echo": 2, "hint": 4}  # one that is `perhaps` only is no hit
+    kinds = {"error": 0, "echo": 2, "hint": 4, "told": 6}  # one that is `perhaps` only is no hit
     return kinds[hit.symptom.kind] + hit.failure.foreign
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vlmpatch.catalog.model import Catalog, Entry, PatchSet, Problem
+from vlmpatch.tools.explain import vocabulary
 from vlmpatch.tools.explain.symptoms import CUT, RELATIONS, WILDCARDS, Pattern, pattern
 
 if sys.version_info >= (3, 11):
@@ -17,11 +18,12 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-KINDS = ("error", "echo", "hint", "perhaps", "cut")
+KINDS = ("error", "echo", "hint", "perhaps", "cut", "told")
 # A frame as notebooks, rich and pytest write it, squeezed: `x.py:9, in f`, `x.py:9 in f`, `x.py in f(a)`.
 _FRAME = re.compile(r"\.py(?::\d{1,7}[,:]?in[<_a-z]|in\w{1,80}\()")
 Pair = tuple[str, str]
-_LISTS = ("all", "any", "not", "frames", "seen", "unseen", "patches")
+_LISTS = ("all", "any", "not", "frames", "seen", "unseen", "under", "patches", "told")
+_SPELLED = _LISTS[:6]
 
 
 class Symptom(NamedTuple):
@@ -31,8 +33,10 @@ class Symptom(NamedTuple):
     some: tuple[Pattern, ...] = ()
     none: tuple[Pattern, ...] = ()
     frames: tuple[Pattern, ...] = ()
-    seen: tuple[str, ...] = ()
+    seen: tuple[str, ...] = ()  # in lower case, as the two that follow
     unseen: tuple[str, ...] = ()
+    told: tuple[tuple[str, ...], ...] = ()  # of each a stem, near one another, in what a person writes
+    under: tuple[str, ...] = ()
     numbers: str = ""
     ranks: str = ""
     kind: str = "error"
@@ -276,22 +280,36 @@ def _symptom(table: object, number: int) -> Symptom:
         if not isinstance(table, dict):
             raise ValueError('is not a table; write { all = ["…"] }')
         _known_keys(table, {*_LISTS, "numbers", "ranks", "kind"})
+        words = vocabulary.read()
         given = {key: _strings(table, key) for key in _LISTS}
-        kind, numbers = table.get("kind", "error"), table.get("numbers", "")
+        given |= {key: words.spelled(given[key]) for key in _SPELLED}
+        alone = not given["all"] and not given["any"]
+        kind, numbers = (
+            table.get("kind", "told" if alone and given["told"] else "error"),
+            table.get("numbers", ""),
+        )
         if kind not in KINDS:
             raise ValueError(f"kind {kind!r} is unknown; one of: {', '.join(KINDS)}")
         if numbers and (not isinstance(numbers, str) or numbers not in RELATIONS or not given["all"]):
             raise ValueError(f"numbers asks for `all` and is one of: {', '.join(RELATIONS)}")
         if (ranks := table.get("ranks", "")) not in ("", "differ"):
             raise ValueError(f"ranks {ranks!r} is unknown; it can be: differ")
-        if not given["all"] and not given["any"]:
+        if unknown := set(given["under"]) - {*words.engines, "unknown"}:
+            raise ValueError(f"{min(unknown)} is no engine; known: {', '.join(words.engines)}, unknown")
+        if alone and not given["told"]:
             raise ValueError("all and any are both empty; one of them says what is seen")
+        if alone != (kind == "told"):
+            raise ValueError("kind is told where told stands without all and any, and nowhere else")
         every, some, none, frames = (tuple(map(pattern, given[key])) for key in _LISTS[:4])
+        seen, unseen = (tuple(word.lower() for word in given[key]) for key in ("seen", "unseen"))
+        told = words.stems(given["told"])
     except ValueError as error:
         raise ValueError(f"symptom {number}: {error}") from None
-    words = _words(given["all"][:1] or given["any"]) if kind == "hint" else ()
+    drawing = _words(given["all"][:1] or given["any"]) if kind == "hint" else ()
     lists = (every, some, none, frames)
-    return Symptom(*lists, given["seen"], given["unseen"], numbers, ranks, kind, given["patches"], words)
+    return Symptom(
+        *lists, seen, unseen, told, given["under"], numbers, ranks, kind, given["patches"], drawing
+    )
 
 
 def _words(texts: tuple[str, ...]) -> tuple[bytes, ...]:

@@ -8,6 +8,7 @@ a traceback with what it ends in, or a few lines that belong together.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
@@ -27,7 +28,7 @@ BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS 
 GENEROUS = 32 << 20
 OFTEN = 24  # lines that differ in digits only are looked at this often
 SHAPES = 50_000
-EARLY = 32 << 20  # bytes in which vlmpatch's own words are looked for
+EARLY = 32 << 20  # bytes in which a launch says what it is, and vlmpatch's own words are looked for
 
 # One of these is near whatever ends a run, and far from what training prints step by step.
 WORDS = (b"Error", b"Traceback", b"Watchdog")
@@ -232,14 +233,15 @@ class Reader:
     Args:
         tell: called with each message, in order of where it ends.
         words: what is worth a closer look, besides ``WORDS``.
-        facts: strings of which is recorded whether they occur anywhere.
+        facts: words in lower case, of which is recorded where they first occur.
     """
 
     def __init__(
         self, tell: Callable[[Message], None], words: Sequence[bytes] = (), facts: Sequence[bytes] = ()
     ) -> None:
         self.words = tuple(dict.fromkeys((*WORDS, *words)))
-        self.facts: dict[bytes, bool] = dict.fromkeys(facts, False)
+        self.facts: dict[bytes, int] = {}  # where each was first seen
+        self._facts = facts
         self.size = 0
         self.steps = 0  # losses reported since shortly before the first word
         self.own = False  # vlmpatch has printed something
@@ -264,6 +266,8 @@ class Reader:
         last = max(fed, self.size - ENDS)
         if last > fed:
             self._messages.close()
+        if self.size > EARLY:
+            _find(self._data[-PIECE:], max(0, self.size - PIECE), self._facts, self.facts)
         self._look(max(last, self._base), self.size, ended=True)
         self._messages.close()
 
@@ -279,10 +283,10 @@ class Reader:
         self._base = self.size - len(self._data)
 
     def _note(self, piece: bytes) -> None:
-        seam = self._data[max(0, self._seam - self._base - 64) :][:128]
-        for fact, seen in self.facts.items():
-            if not seen and (fact in piece or fact in seam):
-                self.facts[fact] = True
+        start = max(0, self._seam - self._base - 64)
+        seam = self._data[start:][:128]
+        if self.size <= EARLY:
+            _find(self._data[start:], self._base + start, self._facts, self.facts)
         if not self.own and self.size <= EARLY and (b"vlmpatch" in piece or b"vlmpatch" in seam):
             self.own = any(words in piece or words in seam for words in OWN_WORDS)
 
@@ -356,16 +360,29 @@ class Reader:
         return start + len(part)
 
 
-def occurring(stream: BinaryIO, facts: Sequence[bytes], broken: bool = False) -> set[bytes]:
-    """Which of ``facts`` occur in ``stream``, read from its beginning; ``broken``: its lines were broken."""
-    stream.seek(0)
-    left, found, before = set(facts), set[bytes](), b""
-    while left and (piece := stream.read(PIECE)):
-        data = before + piece
-        found |= {fact for fact in left if fact in data}
-        if broken:
-            whole = data.replace(b"\n", b"")
-            found |= {fact for fact in left if fact in whole}
-        left -= found
-        before = piece[-64:]
+def occurring(stream: BinaryIO, facts: Sequence[bytes], broken: bool = False) -> dict[bytes, int]:
+    """Where each of ``facts``, in lower case, first occurs in the first ``EARLY`` bytes or the last piece.
+
+    Args:
+        stream: the log; it can be read from any place.
+        facts: what is looked for.
+        broken: a terminal has broken the lines of this log.
+    """
+    found: dict[bytes, int] = {}
+    size = stream.seek(0, os.SEEK_END)
+    for begin, end in ((0, EARLY), (max(EARLY, size - PIECE), size)):
+        before, at = b"", stream.seek(begin)
+        while at < end and len(found) < len(facts) and (piece := stream.read(PIECE)):
+            _find(before + piece, at - len(before), facts, found)
+            if broken:
+                _find((before + piece).replace(b"\n", b""), at - len(before), facts, found)
+            before = piece[-64:]
+            at += len(piece)
     return found
+
+
+def _find(data: bytes, at: int, facts: Sequence[bytes], found: dict[bytes, int]) -> None:
+    plain = data.lower()
+    for fact in facts:
+        if fact not in found and (place := plain.find(fact)) >= 0:
+            found[fact] = at + place

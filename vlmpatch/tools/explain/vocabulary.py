@@ -1,0 +1,110 @@
+"""Words that symptoms share, from ``vocabulary.toml``: groups, how people tell of a failure, and engines."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+NEAR = 240  # characters in which words that belong together stand
+_GROUP = re.compile(r"<([a-z-]+)>")
+
+
+class Engine(NamedTuple):
+    """By what a log shows that a run was under it: what was run or given, and what was only named.
+
+    ``either``: engines of which it is one.
+    """
+
+    runs: tuple[str, ...]
+    named: tuple[str, ...]
+    either: tuple[str, ...] = ()
+
+
+class Vocabulary(NamedTuple):
+    """Groups of words by their names, and engines by theirs."""
+
+    words: dict[str, tuple[str, ...]]
+    told: dict[str, tuple[str, ...]]
+    engines: dict[str, Engine]
+
+    def spelled(self, texts: Iterable[str]) -> tuple[str, ...]:
+        """``texts``, with the words of a group in the place of its name.
+
+        Raises:
+            ValueError: there is no such group.
+        """
+        return tuple(word for text in texts for word in self._group(text, self.words))
+
+    def stems(self, texts: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+        """Each of ``texts`` as the stems of which one is asked for, in lower case."""
+        return tuple(tuple(stem.lower() for stem in self._group(text, self.told)) for text in texts)
+
+    @staticmethod
+    def _group(text: str, groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+        named = _GROUP.fullmatch(text)
+        if named is None:
+            return (text,)
+        if named[1] not in groups:
+            raise ValueError(f"{text} is no group of words; known: {', '.join(sorted(groups))}")
+        return groups[named[1]]
+
+
+@functools.cache
+def read() -> Vocabulary:
+    """The vocabulary."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "vocabulary.toml"), "rb") as handle:
+        table = tomllib.load(handle)
+    engines = {
+        name: Engine(_lower(engine["runs"]), _lower(engine["named"]), tuple(engine.get("either", ())))
+        for name, engine in table["engines"].items()
+    }
+    words, told = ({name: tuple(group) for name, group in table[kind].items()} for kind in ("words", "told"))
+    return Vocabulary(words, told, engines)
+
+
+def _lower(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(word.lower() for word in words)
+
+
+def engine(where: Mapping[str, int]) -> str:
+    """The engine of a run, or nothing.
+
+    Args:
+        where: words that were found, in lower case, and the place of each.
+    """
+    engines = read().engines
+    found = sorted(
+        (strength, where[word], name)
+        for name, each in engines.items()
+        for strength, words in enumerate((each.runs, each.named))
+        for word in words
+        if word in where
+    )
+    if not found:
+        return ""
+    first = found[0][2]
+    return next((name for *_, name in found if name in engines[first].either), first)
+
+
+def tells(text: str, groups: Iterable[tuple[str, ...]]) -> bool:
+    """Whether a stem of each group begins a word of ``text``, all near one another."""
+    plain = " ".join(text.lower().split())
+    first, *rest = ([at for stem in stems for at in _begins(plain, stem)] for stems in groups)
+    return any(all(any(abs(at - other) <= NEAR for other in others) for others in rest) for at in first)
+
+
+def _begins(plain: str, stem: str) -> Iterable[int]:
+    at = plain.find(stem)
+    while at >= 0:
+        if not (at and stem[0].isascii() and plain[at - 1].isascii() and plain[at - 1].isalnum()):
+            yield at
+        at = plain.find(stem, at + 1)
