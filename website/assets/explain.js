@@ -405,7 +405,7 @@
   function begins(plain, stem) {
     const places = [], letter = /[0-9a-z]/i;
     for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
-      if (!(at && stem.charCodeAt(0) < 128 && letter.test(plain[at - 1]))) places.push(at);
+      if (!(at && letter.test(stem[0]) && letter.test(plain[at - 1]))) places.push(at);
     }
     return places;
   }

@@ -15,7 +15,7 @@ else:
     import tomli as tomllib
 
 NEAR = 240  # characters in which words that belong together stand
-_GROUP = re.compile(r"<([a-z-]+)>")
+_GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
 
 
 class Engine(NamedTuple):
@@ -37,25 +37,38 @@ class Vocabulary(NamedTuple):
     engines: dict[str, Engine]
 
     def spelled(self, texts: Iterable[str]) -> tuple[str, ...]:
-        """``texts``, with the words of a group in the place of its name.
+        """``texts``, each once for every word of the group that it names.
 
         Raises:
             ValueError: there is no such group.
         """
-        return tuple(word for text in texts for word in self._group(text, self.words))
+        return tuple(word for text in texts for word in self._spelled(text))
 
     def stems(self, texts: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-        """Each of ``texts`` as the stems of which one is asked for, in lower case."""
-        return tuple(tuple(stem.lower() for stem in self._group(text, self.told)) for text in texts)
+        """Each of ``texts``, a group or ``a|b``, as the stems of which one is asked for, in lower case.
 
-    @staticmethod
-    def _group(text: str, groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-        named = _GROUP.fullmatch(text)
+        Raises:
+            ValueError: there is no such group.
+        """
+        return tuple(
+            tuple(stem.lower() for part in text.split("|") for stem in self._stems(part)) for text in texts
+        )
+
+    def _spelled(self, text: str) -> tuple[str, ...]:
+        named = _GROUP.search(text)
         if named is None:
             return (text,)
-        if named[1] not in groups:
-            raise ValueError(f"{text} is no group of words; known: {', '.join(sorted(groups))}")
-        return groups[named[1]]
+        return tuple(text.replace(named[0], word) for word in _known(named[1], self.words))
+
+    def _stems(self, text: str) -> tuple[str, ...]:
+        named = _GROUP.fullmatch(text)
+        return _known(named[1], self.told) if named else (text,)
+
+
+def _known(name: str, groups: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
+    if name not in groups:
+        raise ValueError(f"<{name}> is no group of words; known: {', '.join(sorted(groups))}")
+    return groups[name]
 
 
 @functools.cache
@@ -105,6 +118,12 @@ def tells(text: str, groups: Iterable[tuple[str, ...]]) -> bool:
 def _begins(plain: str, stem: str) -> Iterable[int]:
     at = plain.find(stem)
     while at >= 0:
-        if not (at and stem[0].isascii() and plain[at - 1].isascii() and plain[at - 1].isalnum()):
+        if not (
+            at
+            and stem[0].isascii()
+            and stem[0].isalnum()
+            and plain[at - 1].isascii()
+            and plain[at - 1].isalnum()
+        ):
             yield at
         at = plain.find(stem, at + 1)

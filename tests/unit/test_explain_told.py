@@ -1,0 +1,396 @@
+"""What people write of a failure without quoting a log: one answer where the words say it, none elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_explain import of
+
+TOLD = [
+    (
+        "Fine-tuning Qwen2-VL with LoRA on two GPUs under plain DDP "
+        "dies in the first backward: DDP complains that a parameter "
+        "was marked ready two times. Without gradient checkpointing "
+        "it trains.",
+        "F3",
+    ),
+    (
+        "用 LoRA 微调 InternVL，开梯度检查点，DDP 多卡，反向时提示某个参数被标记为 ready 两次",
+        "F3",
+    ),
+    (
+        "With ZeRO-2 and DPO on LLaVA the backward stops: DeepSpeed "
+        "asserts that parameter 301 was already reduced, i.e. its "
+        "gradient came in twice for one partition.",
+        "F1",
+    ),
+    (
+        "zero2 训练 MiniCPM-V 报错说某个参数已经被 reduce 过了,梯度在这个分区里算了两次",
+        "F1",
+    ),
+    (
+        "ZeRO-3, MiniCPM-V, gradient checkpointing: an assertion "
+        "without any message in stage3.py, in the line about the set "
+        "of ds_ids in the ipg bucket.",
+        "F2",
+    ),
+    (
+        "LoRA plus ZeRO-3 plus checkpointing: the checkpoint error "
+        "says that recomputed tensors have other metadata, saved "
+        "shape was 3584 and the recomputed one is empty (0).",
+        "F4",
+    ),
+    (
+        "zero3+lora 开梯度检查点后，重计算得到的张量形状是 [0]，和前向保存的 [3584] 对不上，直接报 "
+        "CheckpointError",
+        "F4",
+    ),
+    (
+        "I turned on gradient checkpointing and put LoRA on the "
+        "vision tower of Qwen2-VL. After training lora_B of the "
+        "vision blocks is still all zeros: those weights never get a "
+        "gradient.",
+        "F5",
+    ),
+    (
+        "开了 gradient checkpointing 之后，视觉塔的 LoRA 一直没有梯度，权重完全不更新",
+        "F5",
+    ),
+    (
+        "ZeRO-3 fine-tuning of Qwen2.5-VL gets stuck for ever as "
+        "soon as one rank gets a batch of pure text while the others "
+        "have pictures.",
+        "F11",
+    ),
+    (
+        "zero3 训练时，只要某张卡上的 batch 全是纯文本，训练就会卡死，最后 NCCL 超时",
+        "F11",
+    ),
+    (
+        "Under ZeRO-2 our VLM run stalls when text-only samples are "
+        "mixed in; NCCL times out in an all-reduce.",
+        "F16",
+    ),
+    (
+        "At the very end, when the ZeRO-3 model is written out by "
+        "save_pretrained on rank 0, the job hangs until the NCCL "
+        "timeout.",
+        "F12",
+    ),
+    (
+        "zero3 训练完保存模型时卡住，过半小时超时退出",
+        "F12",
+    ),
+    (
+        "MiniCPM-V with frozen embeddings: torch says that a leaf "
+        "that requires grad is modified in place, at the line that "
+        "scatters image features into the embeddings.",
+        "F13",
+    ),
+    (
+        "HF Trainer with DDP, Qwen2-VL, text-only samples: torch "
+        "complains about parameters of the vision tower that took no "
+        "part in the loss and says the previous reduction was not "
+        "finished.",
+        "F19",
+    ),
+    (
+        "FSDP with activation checkpointing of Llama: recomputed "
+        "tensors have a sequence length that is exactly doubled, "
+        "2048 against 1024; use_cache is on.",
+        "F20",
+    ),
+    (
+        "Loading Gemma3 under DeepSpeed ZeRO-3 fails with an "
+        "IndexError: index 0 out of bounds for a dimension of size "
+        "0, in _init_weights.",
+        "F23",
+    ),
+    (
+        "With ZeRO-3 the pretrained mm_projector cannot be loaded: "
+        "size mismatch, the checkpoint has 4096x1024 and the current "
+        "model shows torch.Size([0]).",
+        "F24",
+    ),
+    (
+        "After a ZeRO-3 run the saved adapter file holds tensors of "
+        "shape [0]; loading it says size mismatch, torch.Size([0]) "
+        "from the checkpoint.",
+        "F25",
+    ),
+    (
+        "Calling the vision encoder on its own in my reward function "
+        "under ZeRO-3 gives an error that the weight must be 2-D.",
+        "F26",
+    ),
+    (
+        "Qwen3-VL-30B-A3B under ZeRO-3: training hangs after a few "
+        "steps, ranks seem to wait for different experts.",
+        "F27",
+    ),
+    (
+        "zero3 训练 MoE 模型会卡住,各卡在等不同的专家",
+        "F27",
+    ),
+    (
+        "After upgrading transformers my Trainer subclass fails, its "
+        "compute_loss is passed num_items_in_batch which it does not "
+        "accept.",
+        "F28",
+    ),
+    (
+        "GRPO of Qwen2-VL with gradient checkpointing fails while "
+        "generating: the mask has one position more than the indexed "
+        "tensor.",
+        "F30",
+    ),
+    (
+        "Whisper with gradient checkpointing: PyTorch says I go "
+        "backward through the graph a second time although backward "
+        "is called once.",
+        "F36",
+    ),
+    (
+        "FSDP refuses LoRA on our VLM: it wants uniform requires_grad in what it flattens.",
+        "F38",
+    ),
+    (
+        "Under FSDP the embedding of Gemma 3 is called and torch says the weight must be 2-D.",
+        "F39",
+    ),
+    (
+        "Accelerate's FSDP cannot find the transformer layer class Qwen2VLDecoderLayer in the model.",
+        "F40",
+    ),
+    (
+        "Resuming a LoRA run under DeepSpeed ZeRO-3 fails: lots of "
+        "missing keys base_model.model..., the checkpoint holds only "
+        "the adapter.",
+        "F43",
+    ),
+    (
+        "We resumed full fine-tuning of Qwen2.5-VL from a checkpoint "
+        "saved by transformers 4.52 and the loss starts again from "
+        "its first value.",
+        "F44",
+    ),
+    (
+        "Qwen2.5-VL 全参训练断点续训，恢复之后 loss 又从头开始",
+        "F44",
+    ),
+    (
+        "With gradient accumulation accelerate calls no_sync and "
+        "DeepSpeed ZeRO-2 says this does not go with gradient "
+        "partitioning.",
+        "F71",
+    ),
+    (
+        "With flash kernels and non-reentrant checkpointing torch "
+        "says the recomputation saved a different number of tensors "
+        "than the forward.",
+        "F72",
+    ),
+    (
+        "With gradient_accumulation_steps=8 the reported loss is "
+        "eight times larger than with 1, on transformers 4.46.",
+        "F15",
+    ),
+    (
+        "With ZeRO-2 and overlap_comm: true grad_norm becomes nan at the second step; ZeRO-3 is fine.",
+        "F54",
+    ),
+    (
+        "swift sft on two cards, LoRA, qwen2.5-vl. It stops right "
+        "away in backward. The message is about a variable that "
+        "should be marked ready only once, and it lists a lora_B "
+        "weight.",
+        "F3",
+    ),
+    (
+        "I get the DDP error about marking a variable ready twice "
+        "when I train my PEFT model with gradient checkpointing "
+        "enabled",
+        "F3",
+    ),
+    (
+        "deepspeed stage 2 says param 657 was reduced before "
+        "already, multiple gradient reduction isn't supported. "
+        "MiniCPM-V-2.6 finetune",
+        "F1",
+    ),
+    (
+        "用 deepspeed zero2 跑 DPO，提示 parameter 已经 reduce 过，不支持多次梯度规约",
+        "F1",
+    ),
+    (
+        "Checkpoint error under zero3 with lora: metadata of "
+        "recomputed values is different from the forward, e.g. "
+        "torch.Size([0]) instead of [4096]",
+        "F4",
+    ),
+    (
+        "RuntimeError: tensors do not require grad and have no "
+        "grad_fn, when I train only LoRA with "
+        "gradient_checkpointing=True",
+        "F5",
+    ),
+    (
+        "梯度检查点打开以后报 tensor 不需要梯度、没有 grad_fn 的错误，LoRA 微调",
+        "F5",
+    ),
+    (
+        "My dataset has both image and language-only conversations. "
+        "With zero3 all GPUs go to 100% and nothing moves any more; "
+        "NCCL watchdog kills the job after 30 minutes.",
+        "F11",
+    ),
+    (
+        "deepspeed zero3，图文数据和纯文本数据一起训练，跑几步之后就 hang 住不动了",
+        "F11",
+    ),
+    (
+        "Training completes, but then trainer.save_model never "
+        "returns with ZeRO-3; after half an hour there is a NCCL "
+        "timeout.",
+        "F12",
+    ),
+    (
+        "Multi-GPU (DDP) SFT with TRL on a VLM. With text only "
+        "batches: 'parameters that were not used in producing loss', "
+        "find_unused_parameters suggested.",
+        "F19",
+    ),
+    (
+        "zero3 下加载 mm_projector 权重报 size mismatch，当前模型的 shape 是 torch.Size([0])",
+        "F24",
+    ),
+    (
+        "The adapter_model.safetensors written under ZeRO-3 is only 40 KB, all tensors in it are empty.",
+        "F25",
+    ),
+    (
+        "Using CLIP as a frozen reward model inside ZeRO-3 training. "
+        "Its conv complains: weight should have at least three "
+        "dimensions",
+        "F26",
+    ),
+    (
+        "Fine-tuning DeepSeek-VL2 with ZeRO-3, the GPUs hang in the "
+        "middle of an epoch. A dense model of the same size works.",
+        "F27",
+    ),
+    (
+        "TypeError from our CustomTrainer: compute_loss got an "
+        "unexpected keyword num_items_in_batch since transformers "
+        "4.46",
+        "F28",
+    ),
+    (
+        "During GRPO sampling with gradient checkpointing on, "
+        "generate() breaks: tensor a (512) vs tensor b (513).",
+        "F30",
+    ),
+    (
+        "Llama-3.2-Vision, gradient checkpointing with "
+        "use_reentrant=True: 'Trying to backward through the graph a "
+        "second time'.",
+        "F36",
+    ),
+    (
+        "When I freeze the vision encoder FSDP raises: Must flatten "
+        "tensors with uniform requires_grad when "
+        "use_orig_params=False",
+        "F38",
+    ),
+    (
+        "EasyR1: Cannot find Qwen2_5_VLVisionBlock in pretrained model while building the FSDP wrap policy",
+        "F40",
+    ),
+    (
+        "Resume with FSDP2 fails because the vision tower has no "
+        "optimizer state in the checkpoint (text only training).",
+        "F42",
+    ),
+    (
+        "resume_from_checkpoint with LoRA and deepspeed: Missing "
+        "key(s) in state_dict for PeftModelForCausalLM",
+        "F43",
+    ),
+    (
+        "接着上次的 checkpoint 全参数继续训练 Qwen2.5-VL（transformers 4.52），loss 又变回最开始的值",
+        "F44",
+    ),
+    (
+        "AssertionError no_sync is incompatible with ZeRO stage 2 "
+        "gradient partitioning, gradient_accumulation_steps=4",
+        "F71",
+    ),
+    (
+        "Qwen2-VL + PEFT: in-place operation on a leaf variable that "
+        "requires grad, at inputs_embeds[image_mask] = image_embeds",
+        "F13",
+    ),
+    (
+        "torch.utils.checkpoint with FSDP: the recomputed key/value "
+        "have twice the sequence length of the forward; caching is "
+        "enabled by default",
+        "F20",
+    ),
+    (
+        "zero2 + mixed text and image data, ranks end with different numel in ALLREDUCE and time out",
+        "F16",
+    ),
+    (
+        "ZeRO-3 PPO: still have inflight params at the end of the forward",
+        "F70",
+    ),
+]
+UNRELATED = [
+    "My dataloader hangs with num_workers=8 on a machine with little shared memory.",
+    "Training a YOLO detector under DDP: some parameters are unused, find_unused_parameters fixes it.",
+    "The GAN's generator is updated in place, and torch says a "
+    "leaf variable is used in an in-place operation.",
+    "Saving a checkpoint takes ten minutes because our NFS is slow.",
+    "NCCL timeout at init_process_group, the nodes cannot reach each other.",
+    "The text-only baseline trains well, the image model overfits after two epochs.",
+    "I call loss.backward() twice on the same graph by mistake and torch complains.",
+    "The tokenizer adds a token and the embedding must be resized.",
+    "CUDA runs out of memory in the first step with images of 4000 pixels, also under ZeRO-3.",
+    "vLLM hangs when serving Qwen3-30B-A3B with tensor parallel 4.",
+    "After resuming a ResNet the learning rate is wrong and the loss jumps.",
+    "图像分类训练 loss 不下降，学习率从 0.1 调到 0.01 也没有用",
+    "下载模型时网络超时，重试几次后卡住",
+    "DeepSpeed cannot compile cpu_adam, ninja is missing.",
+    "accelerate launch fails: address already in use, port 29500",
+    "Can I train Qwen2-VL with ZeRO-3 and LoRA on 2x24 GB?",
+    "The loss is nan from the first step when I use fp16 with T5.",
+    "My evaluation is twice as slow with gradient checkpointing.",
+    "How do I resume training with another dataset?",
+    "The vision encoder should be frozen; how do I check which parameters are trained?",
+    "We load images without resizing and the collator raises that tensors must have equal size.",
+    "ResNet under FSDP: training gets slower the more nodes we add, no error.",
+    "After merging LoRA weights the model talks nonsense.",
+    "保存的图片是空的，dataloader 读取失败",
+    "模型下载后加载很慢，有时候卡住",
+    "Lightning: DDP says find_unused_parameters would help, "
+    "since the discriminator is skipped every second step.",
+]
+
+
+@pytest.mark.parametrize(("text", "id_"), TOLD)
+def test_a_failure_that_is_told_of_is_named(text: str, id_: str) -> None:
+    hit = of(text).hit
+    assert hit is not None
+    assert hit.failure.id == id_
+
+
+@pytest.mark.parametrize("text", UNRELATED)
+def test_what_people_write_of_other_things_is_not_claimed(text: str) -> None:
+    hit = of(text).hit
+    assert hit is None or hit.failure.foreign
+
+
+def test_what_is_told_counts_only_where_nothing_is_printed() -> None:
+    told = "Under ZeRO-3 the run hangs when a rank has text-only samples beside images"
+    assert of(told).hit is not None
+    assert of(told + "\nKeyError: 'image_path'").hit is None
