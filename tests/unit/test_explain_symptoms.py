@@ -31,6 +31,11 @@ IDLE = (
     "ValueError: expected to be in states [<TrainingState.IDLE: 1>] but current state is TrainingState.IDLE"
 )
 TWICE = "RuntimeError: Expected to mark a variable ready only once."
+REUSED = (
+    TWICE
+    + " This error is caused by one of the following reasons: 2) Reused parameters in multiple reentrant "
+    "backward passes."
+)
 LEAF = "RuntimeError: a view of a leaf Variable that requires grad is being used in an in-place operation."
 HEAD = "size mismatch, got input (2), mat (2x4096), vec (65667072)"
 LIGER = 'File "/x/liger_kernel/ops/fused_linear_cross_entropy.py", line 59, in forward\n'
@@ -53,6 +58,12 @@ DEQUE = "IndexError: pop from an empty deque"
 VIEW = (
     "RuntimeError: Output 0 of SliceBackward0 is a view and is being modified inplace. This view was created "
     "inside a custom Function (or because an input was returned as-is)"
+)
+MASK_OF_NOTHING = (
+    "IndexError: The shape of the mask [64] at index 0 does not match the shape of the indexed tensor [0] at"
+)
+EXPLICIT = (
+    "ValueError: torch.utils.checkpoint: please pass in use_reentrant=True or use_reentrant=False explicitly."
 )
 NO_IMAGES = "torch.cat(): expected a non-empty list of Tensors"
 INVALID = "returned an invalid gradient at index 0 - got [{}] but expected shape compatible with [256]"
@@ -93,6 +104,8 @@ EXPANDED = (
         ('E   File "basicsr/train.py", line 286, in main\n' + TWICE, None),
         (TWICE + " DDP does not support such use cases yet.", None),  # torch 1, older than every gate
         ("RF-DETR under DDP\n" + TWICE, None),
+        (REUSED, "F3"),
+        (REUSED + "\nParameter at index 157 with name img_backbone.layer4.2.bn3.weight", None),
         (LEAF, None),
         ("gears_model.train(epochs=20)\n" + LEAF, None),
         ("text_encoder.get_input_embeddings().weight = MyFunction(weight)\n" + LEAF, None),
@@ -222,6 +235,12 @@ EXPANDED = (
         ("RuntimeError: aten._foreach_mul_ got mixed torch.Tensor and DTensor, in clip_grads.py", None),
         ("training with DeepSpeed\nRuntimeError: 'weight' must be 2-D\nUse a launcher for FSDP", "F26"),
         ("zero3\nRuntimeError: Function SumBackward0 " + INVALID.format(7), None),
+        ("It works with zero2 and fails with zero3:\nRuntimeError: " + EXPANDED.format(0), "F26"),
+        ("It works with FSDP and fails with zero2:\nRuntimeError: " + EXPANDED.format(0), None),
+        ("zero3\n" + MASK_OF_NOTHING, "F26"),
+        (MASK_OF_NOTHING, None),
+        (EXPLICIT, "F6"),
+        ("用LoRA微调\n" + TWICE, "F3"),
     ],
 )
 def test_texts(text: str, id_: str | None) -> None:

@@ -341,6 +341,10 @@ TOLD = [
         "F16",
     ),
     (
+        "Qwen2-VL, ZeRO-3: ranks whose batch is text-only wait in an all_gather while training",
+        "F11",
+    ),
+    (
         "ZeRO-3 PPO: still have inflight params at the end of the forward",
         "F70",
     ),

@@ -39,6 +39,7 @@ OTHERS = (
     "Saving a checkpoint hangs with DeepSpeed",
     "zero2: 图文混合训练时卡住",
     "DeepSpeed first, FSDP named only\nRuntimeError: 'weight' must be 2-D",
+    "zero2 works, and zero3 does not\nThe size of tensor a (0) must match the size of tensor b (7)",
     "runs: distributed_type: FSDP, deepspeed named\nRuntimeError: 'weight' must be 2-D",
     "{'loss': 1}\n" + READY + "\n{'loss': 1}\n{'loss': 2}\n{'loss': 3}",
     "The size of tensor a (61) must match the size of tensor b (62) at non-singleton dimension 3",

@@ -385,8 +385,8 @@
     return bytes.replace(/[A-Z]/g, (sign) => sign.toLowerCase());
   }
 
-  /** The engine of a run, or "unknown". */
-  function engineOf(texts, known) {
+  /** The engines that a run may have been under, or "unknown". */
+  function enginesOf(texts, known) {
     const found = [];
     Object.entries(known.data.engines).forEach(([name, { runs, named }]) => {
       [runs, named].forEach((words, strength) => {
@@ -397,9 +397,11 @@
       });
     });
     found.sort((one, other) => one.strength - other.strength || one.place - other.place || (one.name < other.name ? -1 : 1));
-    if (!found.length) return "unknown";
-    const { either } = known.data.engines[found[0].name];
-    return (found.find(({ name }) => either.includes(name)) || found[0]).name;
+    if (!found.length) return ["unknown"];
+    const first = found[0].name;
+    const families = Object.entries(known.data.engines).filter(([name, { either }]) => either.length && [name, ...either].includes(first));
+    const single = found.filter(({ name }) => families.some(([, { either }]) => either.includes(name)));
+    return single.length ? single.filter(({ strength }) => strength === single[0].strength).map(({ name }) => name) : [first];
   }
 
   function begins(plain, stem) {
@@ -525,7 +527,7 @@
     const lowered = [bytes, joined].map(lower);
     const occurs = (fact, message) =>
       lowered.some((text) => text.includes(toBytes(fact))) || message.text.replaceAll("\n", "").toLowerCase().includes(fact);
-    const under = engineOf(lowered, known);
+    const under = enginesOf(lowered, known);
     const saidOf = ({ symptom, message }) =>
       !symptom.told || [message, ...findings.loose].some((each) => tells(each.text, symptom.told, known));
     const borneOut = ({ symptom, message }) =>
@@ -534,7 +536,7 @@
     const hits = findings.hits.filter(
       (hit) =>
         borneOut(hit) &&
-        (!hit.symptom.under || hit.symptom.under.includes(under)) &&
+        (!hit.symptom.under || hit.symptom.under.some((name) => under.includes(name))) &&
         saidOf(hit) &&
         (findings.differ || !hit.symptom.ranks) &&
         (["hint", "told"].includes(hit.symptom.kind) || !(hit.failure.foreign && caught(hit.message))),

@@ -194,12 +194,12 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     def caught(message: Message) -> bool:
         return steps - message.steps >= GONE_ON
 
-    under = vocabulary.engine(where) or "unknown"
+    under = vocabulary.under(where)
     hits = [
         hit
         for hit in findings.hits
         if _borne_out(hit.symptom, where.keys() | _within(hit))
-        and (not hit.symptom.under or under in hit.symptom.under)
+        and (not hit.symptom.under or not under.isdisjoint(hit.symptom.under))
         and (
             not hit.symptom.told
             or any(vocabulary.tells(text, hit.symptom.told) for text in _texts(findings, hit))

@@ -88,8 +88,10 @@ def _lower(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(word.lower() for word in words)
 
 
-def engine(where: Mapping[str, int]) -> str:
-    """The engine of a run, or nothing.
+def under(where: Mapping[str, int]) -> set[str]:
+    """The engines that a run may have been under: one, or those of a family that are shown alike.
+
+    People who write that ZeRO-3 fails say that ZeRO-2 does not.
 
     Args:
         where: words that were found, in lower case, and the place of each.
@@ -103,9 +105,13 @@ def engine(where: Mapping[str, int]) -> str:
         if word in where
     )
     if not found:
-        return ""
+        return {"unknown"}
     first = found[0][2]
-    return next((name for *_, name in found if name in engines[first].either), first)
+    families = [
+        each.either for name, each in engines.items() if each.either and first in (name, *each.either)
+    ]
+    single = [(strength, name) for strength, _, name in found if any(name in either for either in families)]
+    return {name for strength, name in single if strength == single[0][0]} or {first}
 
 
 def tells(text: str, groups: Iterable[tuple[str, ...]]) -> bool:
