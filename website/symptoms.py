@@ -23,13 +23,13 @@ _TOKEN = re.compile(r"\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
-    *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION"),
+    *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (logs, ("ENDS", "LINE", "LINES", "SOURCES", "WIDE", "LOOSE")),
     (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES")),
-    (language, ("RUN", "LEFT", "NAMED")),
+    (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
     (vocabulary, ("NEAR",)),
 )
@@ -60,7 +60,7 @@ def known() -> dict[str, Any]:
 def _expressions() -> dict[str, str]:
     found = {}
     for name in _READ:
-        module = next(each for each in (lines, logs, diagnose) if hasattr(each, name))
+        module = next(each for each in (lines, logs, diagnose, language) if hasattr(each, name))
         found[name[1:]] = javascript(getattr(module, name))
     return found | {"SYMPTOM_FRAME": javascript(failures._FRAME)}
 

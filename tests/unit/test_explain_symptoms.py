@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.unit.test_explain import READY, TRACE, of, said
@@ -346,6 +348,11 @@ MASK = (
 def test_a_pattern_with_numbers_is_known_by_what_is_left_of_a_line() -> None:
     assert said(cut(TRACE + GENERATED + MASK + " index 0")) == "F30"
     assert said(cut(TRACE + MASK + " index 0")) is None  # which numbers they were decides then
+    rotated = "    q_embed = (q * cos) + (rotate_half(q) * sin)\n"
+    apart = "RuntimeError: The size of tensor a (30) must match the size of tensor b (31) at non-singleton"
+    assert said(TRACE + rotated + apart + " dimension 2") == "F30"
+    assert said(cut(TRACE + rotated + "[rank1]: [rank1]: " + apart)) is None
+    assert said(cut("zero3\nRuntimeError: " + EXPANDED.format(7))) is None
     doubled = APART.format("1, 12, 171, 128", "1, 12, 342, 128").replace("{{", "{").replace("}}", "}")
     assert said(cut(doubled)) == "F20"
 
@@ -363,6 +370,27 @@ def test_what_was_cut_before_it_decides_is_named_only() -> None:
     assert [failure.id for failure in found.perhaps] == ["F24", "F25"]
     assert said(TRACE + LOADED.format(0)) == "F24"
     assert not of(TRACE + LOADED.format(9)).perhaps
+
+
+def test_a_line_that_goes_on_was_broken_and_not_cut() -> None:
+    other = MASK.replace("[587]", "[1, 6]")
+    assert said(TRACE + "    x = model.generate(\n" + MASK.replace("[587]", "[1]")) == "F30"
+    broken = f"{other[:NARROW]}\n{other[NARROW:]}"
+    assert said(TRACE + "    x = model.generate(\n" + broken) is None
+
+
+def test_frames_are_known_in_typographic_quotes() -> None:
+    found = of(CUT.replace('"', "”"))
+    assert found.first is not None
+    assert found.first.cut
+
+
+def test_an_exception_that_begins_a_string_of_json_is_printed() -> None:
+    error = "TypeError: Bert.forward() got an unexpected keyword argument 'num_items_in_batch'"
+    found = of(json.dumps({"body": error + "\nin Trainer.compute_loss(self)"}))
+    assert found.hit is None
+    assert found.first is not None
+    assert found.first.line == error
 
 
 def test_a_line_is_as_wide_as_its_characters() -> None:

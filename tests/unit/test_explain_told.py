@@ -350,6 +350,7 @@ TOLD = [
     ),
 ]
 UNRELATED = [
+    "FSDP2, rollout by vLLM, gradient checkpointing: the backward ends in a mismatch of strides.",
     "My dataloader hangs with num_workers=8 on a machine with little shared memory.",
     "Training a YOLO detector under DDP: some parameters are unused, find_unused_parameters fixes it.",
     "The GAN's generator is updated in place, and torch says a "

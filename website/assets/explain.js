@@ -46,6 +46,7 @@
       this.SPOKEN = of("NAMED", "u");
       this.RETYPED = of("RETYPED", "gu");
       this.VERSION = of("VERSION", "giu");
+      this.SIZE = of("SIZE", "gu");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
@@ -84,7 +85,7 @@
     if (line.includes("\\n") && !line.startsWith('{"log":"')) {
       for (let turn = 0; turn < 2; turn += 1) {
         if (line.includes("\\n") && known.WITHIN.test(line)) {
-          line = line.replaceAll('": "', '":\n"').replaceAll(': \\"', ':\n\\"').replace(known.ESCAPE, letter);
+          line = line.replaceAll('": "', '":\n').replaceAll(': \\"', ':\n\\"').replace(known.ESCAPE, letter);
         }
       }
     }
@@ -300,13 +301,15 @@
 
   function leastOf([head, ...rest], known) {
     const text = [head, ...rest.map(([, literal]) => literal)].join("");
-    const quote = text.slice(0, text.length - 1).lastIndexOf("'"), empty = text.lastIndexOf("[0]");
-    return Math.max(known.LEFT, Math.floor((6 * text.length) / 10), quote + known.NAMED, empty >= 0 ? empty + 3 : 0);
+    const quote = text.slice(0, text.length - 1).lastIndexOf("'");
+    const number = Math.max(0, ...[...text.matchAll(known.SIZE)].map((match) => match.index + match[0].length));
+    return Math.max(known.LEFT, Math.floor((6 * text.length) / 10), quote + known.NAMED, number);
   }
 
-  function beforeCut(literal, text, anywhere, kept) {
+  function beforeCut(literal, text, anywhere, kept, known) {
     for (let length = literal.length - 1; length >= 0; length -= 1) {
       const left = literal.slice(0, length) + "…";
+      if (literal.length - length > known.WRAPPED && text.includes(left + literal.slice(length, length + known.WRAPPED))) return -kept;
       if (text.startsWith(left) || (anywhere && text.includes(left))) return length;
     }
     return -kept;
@@ -318,7 +321,7 @@
       if (wildcard === "#") at += (numbersAt(text, at, known) || "").length;
       const ahead = at + (wildcard === "*" ? known.RUN : 0) + literal.length;
       const found = text.slice(at, ahead).indexOf(literal);
-      if (found < 0) return kept + beforeCut(literal, text.slice(at, ahead), wildcard === "*", kept);
+      if (found < 0) return kept + beforeCut(literal, text.slice(at, ahead), wildcard === "*", kept, known);
       at += found + literal.length;
       kept += literal.length;
     }

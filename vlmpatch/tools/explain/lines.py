@@ -20,6 +20,7 @@ _LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
 _ESCAPE = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/nrt]))')
 _WITHIN = re.compile(
     rb'\\n(?:\[[\w ]{1,20}\]:? ?)?(?:[A-Za-z_.]{0,120}(?:Error|Exception)\b| *File \\{1,3}")|Traceback'
+    rb'|": "[A-Za-z_.]{0,120}(?:Error|Exception)\b'
 )
 _BOXED = b'{"log":"'  # Docker's, a line of the log each
 _BREAK = re.compile(rb"<br\s*/?>|</(?:p|div|li|tr)>", re.IGNORECASE)
@@ -47,7 +48,7 @@ def _unfolded(line: bytes) -> list[bytes]:
     if b"\\n" in line and not line.startswith(_BOXED):
         for _ in range(2):  # a string within a string
             if b"\\n" in line and _WITHIN.search(line):
-                line = _ESCAPE.sub(_letter, line.replace(b'": "', b'":\n"').replace(b': \\"', b':\n\\"'))
+                line = _ESCAPE.sub(_letter, line.replace(b'": "', b'":\n').replace(b': \\"', b':\n\\"'))
     if line.startswith(b"{") and b"\\u" in line:
         line = _ESCAPE.sub(_letter, line)
     if b"<br" in line or (b"&" in line and _ENTITY.search(line)):

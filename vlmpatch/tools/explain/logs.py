@@ -65,7 +65,7 @@ _EXCEPTION = re.compile(
     r"(?:\s*[:：]|\s*$)"
 )
 _BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
-_FRAME = re.compile(r'\s*(?:[│|] )?File ".{1,400}", line \d')
+_FRAME = re.compile(r'\s*(?:[│|] )?File ["“”].{1,400}["“”], line \d')
 _TRACEBACK = "Traceback (most recent call last)"
 # What vlmpatch itself prints: soon after the start, where nothing else may draw attention to it.
 OWN_WORDS = (b"vlmpatch [", b"vlmpatch watch: ", b"vlmpatch INFO", b"vlmpatch DEBUG")

@@ -17,7 +17,9 @@ RUN = 300
 CUT = "…"
 LEFT = 24  # characters, and 6 of 10 of a text, that must be left of one that is cut
 NAMED = 5  # of a quoted name, with its quotation mark
+WRAPPED = 6  # characters of a pattern that go on behind a cut: the line was broken there, and not cut
 WILDCARDS = re.compile(r"[*#]")
+_SIZE = re.compile(r"[\[(]\d{1,9}[\])]")
 _NUMBERS = re.compile(r"\d+(?:,\d+)*")
 # What terminals, rich tracebacks and Chinese input methods put in place of, or between, ASCII.
 _FOLDED = {ord(old): new for old, new in zip("：，；（）［］’‘“”`", ":,;()[]''\"\"'", strict=True)}
@@ -67,8 +69,8 @@ class Pattern(NamedTuple):
         """How many of the pattern's own characters must be left: what tells it apart is among them."""
         text = "".join((self.head, *(literal for _, literal in self.rest)))
         quote = text.rfind("'", 0, len(text) - 1)
-        empty = text.rfind("[0]")
-        return max(LEFT, 6 * len(text) // 10, quote + NAMED, empty + 3 if empty >= 0 else 0)
+        number = max((match.end() for match in _SIZE.finditer(text)), default=0)
+        return max(LEFT, 6 * len(text) // 10, quote + NAMED, number)
 
     def _left(self, squeezed: str, at: int) -> int:
         """How many of its own characters stand from ``at`` to a cut; 0 where they do not end in one."""
@@ -105,6 +107,8 @@ def _before_cut(literal: str, text: str, anywhere: bool, kept: int) -> int:
     """How much of ``literal`` stands in ``text`` before a cut, or less than nothing where no cut ends it."""
     for length in range(len(literal) - 1, -1, -1):
         left = literal[:length] + CUT
+        if left + literal[length:][:WRAPPED] in text and len(literal) - length > WRAPPED:
+            return -kept
         if text.startswith(left) or (anywhere and left in text):
             return length
     return -kept
