@@ -242,6 +242,13 @@ EXPANDED = (
         ("zero3\n" + MASK_OF_NOTHING, "F26"),
         (MASK_OF_NOTHING, None),
         (EXPLICIT, "F6"),
+        (
+            "CheckpointError\nNumber of tensors saved during forward: 27\nNumber of tensors saved during "
+            "recomputation: 8",
+            "F72",
+        ),
+        ("FSDP\nRuntimeError: The tensor has a non-zero number of elements, but its data is not", "F39"),
+        ("Lora\nRuntimeError: " + NO_GRAPH + "\nmodel.enable_input_require_grads()", "F5"),
         ("用LoRA微调\n" + TWICE, "F3"),
     ],
 )
@@ -289,6 +296,11 @@ def test_a_message_that_many_programs_print_is_named_only() -> None:
 
 
 CUT = TRACE + '  File "/x/site-packages/torch/autograd/graph.py", line 823, in _engine_run_backward\n'
+
+
+def test_a_loss_without_a_graph_under_lora_is_named_only() -> None:
+    assert [failure.id for failure in of("the lora code\n" + NO_GRAPH).perhaps] == ["F5"]
+    assert not of(NO_GRAPH).perhaps
 
 
 def test_a_traceback_without_its_exception_is_cut_and_says_what_it_could_be() -> None:

@@ -345,11 +345,21 @@ TOLD = [
         "F11",
     ),
     (
+        "Resuming Qwen2.5-VL: the Trainer reads the keys of the file as they are, without the conversion "
+        "that from_pretrained does, and they do not match",
+        "F44",
+    ),
+    ("LoRA saved under ZeRO-3 is incomplete, 128 kB, under ZeRO-2 it is whole", "F25"),
+    ("zero3 保存的 adapter 只有几兆，无法加载", "F25"),
+    (
         "ZeRO-3 PPO: still have inflight params at the end of the forward",
         "F70",
     ),
 ]
 UNRELATED = [
+    "--finetuning_type lora --ddp_find_unused_parameters False: after the training no adapter is there",
+    "Resuming under FSDP by torch.distributed.checkpoint: set_optimizer_state_dict takes the optimizer state "
+    "by other names",
     "FSDP2, rollout by vLLM, gradient checkpointing: the backward ends in a mismatch of strides.",
     "My dataloader hangs with num_workers=8 on a machine with little shared memory.",
     "Training a YOLO detector under DDP: some parameters are unused, find_unused_parameters fixes it.",

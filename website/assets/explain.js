@@ -408,9 +408,9 @@
   }
 
   function begins(plain, stem) {
-    const places = [], letter = /[0-9a-z]/i;
+    const places = [], letter = /[0-9a-z]/i, inWord = /[0-9a-z_]/i;
     for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
-      if (!(at && letter.test(stem[0]) && letter.test(plain[at - 1]))) places.push(at);
+      if (!(at && letter.test(stem[0]) && inWord.test(plain[at - 1]))) places.push(at);
     }
     return places;
   }

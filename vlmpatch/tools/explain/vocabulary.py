@@ -129,7 +129,7 @@ def _begins(plain: str, stem: str) -> Iterable[int]:
             and stem[0].isascii()
             and stem[0].isalnum()
             and plain[at - 1].isascii()
-            and plain[at - 1].isalnum()
+            and (plain[at - 1].isalnum() or plain[at - 1] == "_")
         ):
             yield at
         at = plain.find(stem, at + 1)
