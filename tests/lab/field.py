@@ -98,6 +98,13 @@ def spread_by_trainer(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def spread_by_trainer_of_a_checkpoint(cell: Cell, folder: Path) -> Gradients:
+    """The same of the family that the cell names, on texts."""
+    found, right = whole_sequences.by_trainer(cell, lambda: loading.load(cell, folder))
+    check(found, right)
+    return found
+
+
 def spread_over_epochs(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer with ``sp_size`` 2, every step of two epochs."""
     found, right = whole_sequences.over_epochs(cell, _llama)
@@ -819,6 +826,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "selective": selective,
     "tiled": tiled,
     "spread_by_trainer": spread_by_trainer,
+    "spread_by_trainer_of_a_checkpoint": spread_by_trainer_of_a_checkpoint,
     "spread_over_epochs": spread_over_epochs,
     "spread_by_script": spread_by_script,
     "forward_between": forward_between,
