@@ -92,7 +92,7 @@ def test_another_version_is_named_and_an_absent_one_is_not(distributed: World, w
     (distributed.folder / "otherlib-1.0.dist-info").rmdir()
     begin(distributed, store, rank=1)
     assert len(warnings) == 1
-    assert warnings[0].startswith("vlmpatch: rank 1 has what rank 3 has otherwise: fakelib 1.6 (1.5). ")
+    assert warnings[0].startswith("vlmpatch: rank 1 differs from rank 3: fakelib 1.6 (there 1.5). ")
 
 
 def test_what_is_switched_off_on_one_rank_is_named(distributed: World, warnings: list[str]) -> None:
@@ -101,7 +101,7 @@ def test_what_is_switched_off_on_one_rank_is_named(distributed: World, warnings:
     store = Store()
     begin(distributed, store)
     begin(distributed, store, rank=1, VLMPATCH_DISABLE=id_)
-    assert [f"switched off {id_} (nothing)" in text for text in warnings] == [True]
+    assert [f"switched off {id_} (there nothing)" in text for text in warnings] == [True]
 
 
 def test_other_patch_files_and_another_lock_are_named(distributed: World, warnings: list[str]) -> None:
@@ -112,9 +112,9 @@ def test_other_patch_files_and_another_lock_are_named(distributed: World, warnin
     file.write_text(file.read_text() + "# edited on this node\n")
     lock.unlink()
     begin(distributed, store, rank=1, VLMPATCH_LOCK=str(lock))
-    (text,) = [text for text in warnings if "rank 1 has what rank 0 has otherwise" in text]
+    (text,) = [text for text in warnings if "rank 1 differs from rank 0" in text]
     assert re.search(
-        r"otherwise: VLMPATCH_LOCK cannot be read \(\w{8}\), the patches \w{8} \(\w{8}\)\. ", text
+        r"rank 0: VLMPATCH_LOCK cannot be read \(there \w{8}\), the patches \w{8} \(there \w{8}\)\. ", text
     )
 
 

@@ -92,7 +92,7 @@ def incarnation() -> list[str]:
 
 
 def compare(distributed: Any, mine: dict[str, str]) -> None:
-    """Warn of what the first rank has otherwise; what one of the two does not have is no difference."""
+    """Warn of how this rank differs from the first; what one of the two does not have is no difference."""
     if distributed.get_world_size() == 1:
         return
     rank = distributed.get_rank()
@@ -100,10 +100,10 @@ def compare(distributed: Any, mine: dict[str, str]) -> None:
     first = json.loads(store.compare_set(key, "", json.dumps({"rank": rank, "facts": mine})))
     theirs = {name: str(value)[:SHOWN] for name, value in first["facts"].items()}
     both = sorted(mine.keys() & theirs.keys())
-    unlike = [f"{name} {mine[name]} ({theirs[name]})" for name in both if mine[name] != theirs[name]]
+    unlike = [f"{name} {mine[name]} (there {theirs[name]})" for name in both if mine[name] != theirs[name]]
     if unlike:
         log.warn(
-            f"vlmpatch: rank {rank} has what rank {int(first['rank'])} has otherwise: {', '.join(unlike)}. "
-            "Patches are chosen by version, so the ranks may not do the same; install the same everywhere. "
+            f"vlmpatch: rank {rank} differs from rank {int(first['rank'])}: {', '.join(unlike)}. "
+            "Patches are chosen by version, so the ranks may not behave alike; install the same everywhere. "
             "`vlmpatch doctor --digest` prints a line to compare nodes by"
         )
