@@ -200,6 +200,8 @@ EXPANDED = (
         (TRACE + 'File "/x/zero/partitioned_param_coordinator.py", line 2, in f\n' + DEQUE, "F70"),
         (TRACE + 'File "/x/service/queue.py", line 2, in take\n' + DEQUE, None),
         ("GRPO under ZeRO-3\n" + DEQUE, "F70"),
+        (DEQUE + " in run_grpo.py\n" + TRACE + TRAINER, "F70"),
+        (DEQUE + "\n" + TRACE + TRAINER, None),
         (
             "AssertionError: no_sync context manager is incompatible with gradient partitioning logic of",
             "F71",
@@ -363,6 +365,9 @@ def test_a_pattern_with_numbers_is_known_by_what_is_left_of_a_line() -> None:
     rotated = "    q_embed = (q * cos) + (rotate_half(q) * sin)\n"
     apart = "RuntimeError: The size of tensor a (30) must match the size of tensor b (31) at non-singleton"
     assert said(TRACE + rotated + apart + " dimension 2") == "F30"
+    rope = TRACE + "    outputs = model.generate(**inputs)\n"
+    assert said(cut(rope + apart + " dimension 2")) == "F30"
+    assert said(cut(rope + apart.replace("31", "63") + " dimension 2")) is None
     assert said(cut(TRACE + rotated + "[rank1]: [rank1]: " + apart)) is None
     assert said(cut("zero3\nRuntimeError: " + EXPANDED.format(7))) is None
     doubled = APART.format("1, 12, 171, 128", "1, 12, 342, 128").replace("{{", "{").replace("}}", "}")

@@ -366,7 +366,9 @@
   }
 
   function related(symptom, whole, known) {
-    const found = [...occurrences(symptom.every[0], whole, known)];
+    const numbered = symptom.every[0], [wildcard, literal] = numbered.at(-1);
+    let found = [...occurrences(numbered, whole, known)];
+    if (!found.length) found = [...occurrences([...numbered.slice(0, -1), [wildcard, literal.slice(0, 1)]], whole, known)];
     if (found.length) return found.some(RELATIONS[symptom.numbers]);
     return (symptom.some || symptom.frames || []).some((pattern) => within(pattern, whole, known));
   }

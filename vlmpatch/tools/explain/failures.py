@@ -65,7 +65,8 @@ class Symptom(NamedTuple):
 
     def _related(self, whole: str) -> bool:
         """Whether the numbers are as asked; where they were cut off, what else is asked for must be there."""
-        found = list(self.every[0].occurrences(whole))
+        numbered = self.every[0]
+        found = list(numbered.occurrences(whole)) or list(numbered.numbers_of().occurrences(whole))
         if not found:
             return any(each.within(whole) for each in self.some or self.frames)
         return any(map(RELATIONS[self.numbers], found))

@@ -48,6 +48,11 @@ class Pattern(NamedTuple):
                 yield numbers
             at = squeezed.find(self.head, at + 1)
 
+    def numbers_of(self) -> Pattern:
+        """The pattern down to the sign behind its last wildcard: what is left of it where a line was cut."""
+        *rest, (wildcard, literal) = self.rest
+        return self._replace(rest=(*rest, (wildcard, literal[:1])))
+
     def within(self, squeezed: str) -> bool:
         """Whether the pattern fits anywhere."""
         return next(self.occurrences(squeezed), None) is not None
