@@ -38,6 +38,7 @@ FAMILIES = {
     "internvl": "InternVL",
     "internvl_repo": "InternVL",
     "mllama": "Llama-3.2-Vision",
+    "qwen2_audio": "Qwen2-Audio",
     "gemma3": "Gemma 3",
     "minicpmv4_6": "MiniCPM-V 4.6",
     "phi4_multimodal": "Phi-4-multimodal",
