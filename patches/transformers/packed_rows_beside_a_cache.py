@@ -8,7 +8,7 @@ Why: the mask looks for rows in ``position_ids`` only where there is no cache, a
 unless the caller says otherwise, in training too. The cache is empty then and changes nothing else.
 
 Since transformers 4.53, which brought the search (before it, packed rows are told apart by flash attention
-only); 5.23 has it still.
+only); 5.24 has it still, under another name of the argument.
 
 The change: while gradients are recorded, beside a cache that holds nothing yet, the mask is what it is
 without the cache, if ``position_ids`` begin again: every break is at a 0, and one at least comes after a
@@ -30,7 +30,8 @@ from vlmpatch.api import Code, Patch, Unrecognised
 from .._shared.compiling import compiling
 
 PREPARE, FIND = "_preprocess_mask_arguments", "find_packed_sequence_indices"
-_NEEDED = ("attention_mask", "past_key_values", "position_ids")
+_NEEDED = ("attention_mask", "position_ids")
+_CACHE = ("past_key_values", "cache")  # the second from transformers 5.24 on
 _SIZES = 3  # what comes before the lengths and offsets in its result: whether to stop, the mask, the rows
 
 
@@ -39,9 +40,10 @@ def look(code: Code) -> str | None:
     function = code.function(PREPARE)
     if function is None or code.function(FIND) is None:
         return "rows are not looked for in position_ids here"
-    if any(name not in function.parameters for name in _NEEDED):
+    cache = next((name for name in _CACHE if name in function.parameters), None)
+    if cache is None or any(name not in function.parameters for name in _NEEDED):
         raise Unrecognised(f"{PREPARE} takes other arguments than it did")
-    if "past_key_values is None" not in function:
+    if f"{cache} is None" not in function:
         return "rows are looked for beside a cache too"
     return None
 
@@ -51,15 +53,17 @@ def apply(patch: Patch, module: ModuleType) -> None:
     import torch
 
     signature, tracing = inspect.signature(getattr(module, PREPARE)), compiling()
+    cached = next(name for name in _CACHE if name in signature.parameters)
 
     def prepare(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if result[0] or not torch.is_grad_enabled() or tracing() or torch.jit.is_tracing():
             return result
         said = signature.bind(*args, **kwargs)
-        mask, cache, positions = (said.arguments.get(name) for name in _NEEDED)
+        mask, positions = (said.arguments.get(name) for name in _NEEDED)
+        cache = said.arguments.get(cached)
         if mask is None and cache is not None and positions is not None and begin_again(positions):
-            said.arguments["past_key_values"] = None
+            said.arguments[cached] = None
             without = original(*said.args, **said.kwargs)
             if without[_SIZES:] == result[_SIZES:]:
                 return without
