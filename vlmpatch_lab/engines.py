@@ -101,9 +101,12 @@ class Averaged:
             self.optimizer.zero_grad()
             return
         if clip := self.cell.config.get("gradient_clipping"):
-            torch.nn.utils.clip_grad_norm_(self.trainable, clip)
+            self.clip(clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def clip(self, most: float) -> None:
+        torch.nn.utils.clip_grad_norm_(self.trainable, most)
 
     def finite(self) -> bool:
         """Whether a loss scaler would let the optimizer take this step."""
@@ -205,6 +208,9 @@ class Fsdp1(Averaged):
             device_id=torch.device("cpu"),
         )
         super().__init__(cell, self.model)
+
+    def clip(self, most: float) -> None:
+        self.model.clip_grad_norm_(most)  # a rank has a part of each gradient
 
     def backward(self, loss: torch.Tensor) -> None:
         (loss / self.cell.accumulation).backward()

@@ -74,6 +74,14 @@ def two(model: Any) -> Any:
     return tuned
 
 
+def both(model: Any) -> Any:
+    """The same, and an optimizer is told of both."""
+    tuned = two(model)
+    for name, parameter in tuned.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+    return tuned
+
+
 def conv(model: Any) -> Any:
     """The tower's first layer too, a convolution."""
     return adapted(model, peft.LoraConfig(**RANK, target_modules=[*linears(model), "patch_embed.proj"]))
@@ -94,6 +102,7 @@ ADAPTERS: dict[str, Callable[[Any], Any]] = {
     "prefix": lambda model: adapted(model, peft.PrefixTuningConfig(**VIRTUAL)),
     "prompt": lambda model: adapted(model, peft.PromptTuningConfig(**VIRTUAL)),
     "two": two,
+    "both": both,
     "conv": conv,
     "experts": with_experts,
 }

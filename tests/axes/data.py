@@ -71,7 +71,7 @@ def batch_of(rows: list[Batch]) -> Batch:
     filling = {"labels": IGNORED}
 
     def column(name: str) -> torch.Tensor:
-        parts = [row[name] for row in rows]
+        parts = [row[name] for row in rows if name in row]
         if parts[0].shape != rows[0]["input_ids"].shape:
             return torch.cat(parts)
         fill = filling.get(name, 0)
@@ -92,6 +92,30 @@ def mixed(training: Training, step: int, micro: int, rank: int) -> Shares:
     """A picture on both ranks, on one, or on none."""
     read = KINDS[PATTERNS["mixed"](step, micro, rank)]
     return [(1.0, read(training.samples, number(training, step, micro, rank)))]
+
+
+def rehearsal(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """Beside each of these a text, and one backward for both."""
+    text = training.samples.text(number(training, step, micro, rank) + 1)
+    return [*mixed(training, step, micro, rank), (0.5, text)]
+
+
+def videos_and_texts(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """An image, a video or neither."""
+    first = number(training, step, micro, rank)
+    turn = (step + micro + rank) % 3
+    if turn == 2:
+        return [(1.0, training.samples.text(first))]
+    batch = training.samples.image(first)
+    return [(1.0, as_video(training.model, batch) if turn else batch)]
+
+
+def rows_with_and_without(training: Training, step: int, micro: int, rank: int) -> Shares:
+    """A picture in one row of a batch and none in the other; now and then in neither."""
+    first = number(training, step, micro, rank)
+    read = KINDS["text" if (step + micro + rank) % 3 == 2 else "image"]
+    rows = [read(training.samples, first), training.samples.text(first + 1)]
+    return singly(rows) if training.measures else [(1.0, batch_of(rows))]
 
 
 def as_video(model: Any, batch: Batch) -> Batch:
@@ -149,6 +173,9 @@ DATA: dict[str, Data] = {
     "padded": padded,
     "videos": videos,
     "mixed": mixed,
+    "rehearsal": rehearsal,
+    "videos_and_texts": videos_and_texts,
+    "rows_with_and_without": rows_with_and_without,
     "empty": empty,
     "uneven": uneven,
     "even": even,

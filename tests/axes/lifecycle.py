@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from tests.axes.data import images
+from tests.axes.data import Data, images, mixed
 from vlmpatch_lab import recording
 from vlmpatch_lab.loading import TOWERS
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.axes.training import Training
 
 DECAY = 0.5
+THREE = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
 
 
 def tower(training: Training, trained: bool) -> None:
@@ -41,13 +43,55 @@ def toggle(training: Training, step: int) -> None:
     tower(training, trained=step % 2 == 0)
 
 
-def evaluate(training: Training, step: int) -> None:
+def freeze_resume(training: Training, step: int) -> None:
+    """The tower is frozen, and a step later the training goes on in a new engine, which freezes it too."""
+    if step == 2:
+        resume(training, 1)
+    if step:
+        tower(training, trained=False)
+
+
+def checkpointing(training: Training, step: int) -> None:
+    """Switched off for the second step, and on again."""
+    if training.measures:
+        return
+    if step == 1:
+        training.model.gradient_checkpointing_disable()
+    else:
+        training.model.gradient_checkpointing_enable()
+
+
+def adapters_in_turn(training: Training, step: int) -> None:
+    training.model.set_adapter("second" if step % 2 else "default")
+
+
+def evaluate(training: Training, step: int, data: Data = images) -> None:
     if step == 1:
         training.model.eval()
         with torch.no_grad():
             for rank in training.seen:
-                ((_, batch),) = images(training, 99, 0, rank)
+                ((_, batch),) = data(training, 99, 0, rank)
                 training.losses.append(training.engine.forward(batch).item())
+        training.model.train()
+
+
+def evaluate_mixed(training: Training, step: int) -> None:
+    """On rank 0 a text, on rank 1 a picture."""
+    evaluate(training, step, mixed)
+
+
+def generate(training: Training, step: int) -> None:
+    """Three tokens, by the model as it trains and by the model as it is evaluated."""
+    if step == 1:
+        for rank in training.seen:
+            ((_, batch),) = images(training, 99, 0, rank)
+            del batch["labels"]
+            for trained in (True, False):
+                training.model.train(trained)
+                written = training.model.generate(
+                    **batch, max_new_tokens=3, min_new_tokens=3, do_sample=False
+                )
+                training.losses.append(float(written[0, -3:].sum()))
         training.model.train()
 
 
@@ -86,6 +130,18 @@ def skip(training: Training, step: int) -> None:
             training.losses.append(training.engine.forward(batch).item())
 
 
+def deepcopied(training: Training, step: int) -> None:
+    """The same by a copy of the model, which is evaluated, too."""
+    own = training.model
+    copied: Any = training.kept.setdefault("copied", copy.deepcopy(own).eval())
+    with torch.no_grad():
+        for average, now in zip(copied.parameters(), own.parameters(), strict=True):
+            average.lerp_(now, 1 - DECAY)
+        ((_, batch),) = images(training, 99, 0, 0)
+        training.losses.append(copied(**batch).loss.item())
+    training.kept["average"] = recording.parameters(copied)
+
+
 def ema(training: Training, step: int) -> None:
     """An average of the weights that follows them."""
     with training.engine.gathered():
@@ -100,6 +156,12 @@ BETWEEN: dict[str, Callable[[Training, int], None]] = {
     "unfreeze": unfreeze,
     "toggle": toggle,
     "evaluate": evaluate,
+    "evaluate_mixed": evaluate_mixed,
+    "freeze_resume": freeze_resume,
+    "checkpointing": checkpointing,
+    "adapters_in_turn": adapters_in_turn,
+    "generate": generate,
+    "deepcopied": deepcopied,
     "resume": resume,
     "universal": universal,
     "skip": skip,

@@ -56,6 +56,7 @@ def of_deepspeed(model: Any) -> None:
 MEMORY: dict[str, Callable[[Any], None]] = {
     "none": lambda model: None,
     "default": enabled(),
+    "nonreentrant": enabled({"use_reentrant": False}),
     "selective": saving.selective,
     "sequential": sequential,
     "compiled": compiled,

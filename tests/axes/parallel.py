@@ -12,6 +12,7 @@ import torch.distributed as dist
 from vlmpatch_lab import engines
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.engines import DeepSpeed, Engine
+from vlmpatch_lab.loading import TOWERS
 from vlmpatch_lab.recording import Gradients
 
 SCALE = 64.0  # of a loss in half precision, as DeepSpeed's row begins with
@@ -38,6 +39,23 @@ def scaled(cell: Cell, model: Any) -> Engine:
 
     engine.backward = lambda loss: backward(scaler.scale(loss))
     engine.step = step
+    return cast("Engine", engine)
+
+
+def groups(cell: Cell, model: Any) -> Engine:
+    """Trained at two rates: what sees slower than what speaks."""
+    rate = engines.optimizer_arguments(cell)["lr"]
+
+    def by_rate(trained: Any) -> list[dict[str, Any]]:
+        parts: tuple[list[Any], list[Any]] = ([], [])
+        for name, parameter in trained.named_parameters():
+            parts[any(tower in name for tower in TOWERS)].append(parameter)
+        return [{"params": part, "lr": lr} for part, lr in zip(parts, (rate, rate / 5), strict=True)]
+
+    if cell.engine.startswith("zero"):
+        return DeepSpeed(cell, model, model_parameters=by_rate(model))
+    engine: Any = alone(cell, model)
+    engine.optimizer = type(engine.optimizer)(by_rate(engine.model), **engines.optimizer_arguments(cell))
     return cast("Engine", engine)
 
 
@@ -142,11 +160,13 @@ EXPERT = ".deepspeed_experts.0."
 PARALLEL: dict[str, Callable[[Cell, Any], Engine]] = {
     "": alone,
     "scaled": scaled,
+    "groups": groups,
     "ulysses": ulysses,
     "tensor": tensor,
     "autotp": AutoTp,
     "experts": experts,
 }
 
+MEASURED = ("groups",)  # what one process does, too
 # What a rank knows of its own part alone, made the whole.
 WHOLE: dict[str, Callable[[Any, Gradients], Gradients]] = {"autotp": joined, "experts": of_every_rank}

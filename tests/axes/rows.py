@@ -11,6 +11,7 @@ from vlmpatch_lab.cell import Cell
 ENGINES = ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2")
 ZERO = ("zero1", "zero2", "zero3")
 TORCH = ("ddp", "fsdp1", "fsdp2")
+SHARDED = ("fsdp1", "fsdp2")
 STEPS = 3
 # A unit of FSDP1 that is used gives a zero to what is not used within it, one that is not used gives nothing:
 # AdamW's weight decay would tell them apart.
@@ -58,6 +59,7 @@ STEEP = 10.0  # one unit in the last place of a Gemma 3n's weights moves its fir
 # Torch's autocast and its scaler of losses, where DeepSpeed has settings of its own.
 HALF: dict[str, Any] = {"objective": "autocast_half", "parallel": "scaled", "low": True, "engines": TORCH}
 SCALED = {"fp16": {"enabled": True, "initial_scale_power": 6, "hysteresis": 1}}
+TWO: dict[str, Any] = {"accumulation": 2}
 ROWS = {
     "plain": Row("data"),
     # --- precision
@@ -168,8 +170,78 @@ ROWS = {
     "empty-labels": Row("data", data="empty", objective="summed"),
     "uneven-last-batch": Row("data", data="uneven"),
     "join": Row("data", between="join", engines=("ddp",)),
+    # --- several of these at once, as scripts have them
+    "dora-mixed": Row("combined", adapter="dora", memory="nonreentrant", data="mixed", cell=TWO),
+    "dropout-mixed": Row("combined", adapter="dropout", memory="nonreentrant", data="mixed", cell=TWO),
+    "modules-to-save-mixed": Row("combined", adapter="saved", memory="nonreentrant", data="mixed", cell=TWO),
+    "dpo-lora-mixed": Row(
+        "combined", adapter="lora", objective="dpo_lora", memory="nonreentrant", data="mixed", cell=TWO
+    ),
+    "dpo-lora-nonreentrant": Row("combined", adapter="lora", objective="dpo_lora", memory="nonreentrant"),
+    "gradcache-lora": Row(
+        "combined",
+        adapter="lora",
+        objective="gradcache",
+        memory="nonreentrant",
+        cell=TWO,
+        amplified=COLD,
+    ),
+    "rehearsal": Row("combined", memory="nonreentrant", data="rehearsal", cell=TWO),
+    "clipped-mixed": Row("combined", data="mixed", cell={**TWO, "config": {"gradient_clipping": 0.05}}),
+    "bf16-mixed": Row(
+        "combined", data="mixed", cell=_low("bfloat16", accumulation=2), low=True, engines=ZERO
+    ),
+    "autocast-mixed-lora": Row(
+        "combined",
+        adapter="lora",
+        objective="autocast",
+        memory="nonreentrant",
+        data="mixed",
+        cell=_low(accumulation=2),
+        low=True,
+    ),
+    "groups-mixed": Row("combined", parallel="groups", data="mixed", cell=TWO),
+    "checkpointing-toggled": Row("combined", between="checkpointing", data="mixed", cell=TWO),
+    # FSDP gathers what lies outside its units where it is called itself; generate() calls the model inside.
+    "generate-between": Row(
+        "combined", between="generate", adapter="lora", memory="nonreentrant", engines=("ddp", *ZERO)
+    ),
+    "evaluate-mixed": Row("combined", between="evaluate_mixed", data="mixed", cell=TWO),
+    "freeze-resume": Row(
+        "combined", between="freeze_resume", memory="nonreentrant", engines=(*ZERO, *SHARDED)
+    ),
+    "ema-deepcopied": Row(
+        "combined", between="deepcopied", memory="nonreentrant", engines=("ddp", "zero1", "zero2")
+    ),
+    "resume-mixed-lora": Row(
+        "combined", between="resume", adapter="lora", memory="nonreentrant", data="mixed", cell=TWO
+    ),
+    "adapters-in-turn": Row(
+        "combined",
+        between="adapters_in_turn",
+        adapter="both",
+        memory="nonreentrant",
+        engines=(*ZERO, *SHARDED),
+    ),
+    "videos-qwen3": Row("combined", kind="qwen3_vl", data="videos", memory="nonreentrant"),
+    "videos-and-texts": Row("combined", data="videos_and_texts", cell=TWO),
+    "rows-with-and-without": Row("combined", data="rows_with_and_without", cell=TWO),
+    "offloaded-mixed": Row(
+        "combined",
+        data="mixed",
+        cell={**TWO, "zero": {"offload_optimizer": {"device": "cpu"}}},
+        engines=ZERO,
+    ),
+    "hpz-mixed-lora": Row(
+        "combined",
+        adapter="lora",
+        memory="nonreentrant",
+        data="mixed",
+        cell={**TWO, "world": 4, "zero": {"zero_hpz_partition_size": 2}},
+        engines=("zero3",),
+    ),
 }
-GROUPS = ("precision", "adapters", "objectives", "parallelism", "memory", "lifecycle", "data")
+GROUPS = ("precision", "adapters", "objectives", "parallelism", "memory", "lifecycle", "data", "combined")
 
 
 def cell_of(name: str, engine: str) -> Cell:

@@ -58,7 +58,8 @@ class Training:
         if self.cell.checkpointing != "off":
             memory.MEMORY[self.row.memory](model)
         model = loading.wrapped(self.cell, model)
-        return model, parallel.PARALLEL["" if self.measures else self.row.parallel](self.cell, model)
+        alone = self.measures and self.row.parallel not in parallel.MEASURED
+        return model, parallel.PARALLEL["" if alone else self.row.parallel](self.cell, model)
 
     def saved(self) -> Path:
         """Where the training as it is now has been saved."""
