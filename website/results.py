@@ -41,7 +41,6 @@ FAMILIES = {
     "qwen2_audio": "Qwen2-Audio",
     "gemma3": "Gemma 3",
     "minicpmv4_6": "MiniCPM-V 4.6",
-    "qwen2_audio": "Qwen2-Audio",
     "phi4_multimodal": "Phi-4-multimodal",
     "glm4v_moe": "GLM-4.5V",
     "deepseek_v3": "DeepSeek-V3",
