@@ -1,19 +1,19 @@
-"""Nothing; under sequence parallelism some models are trained to say the word after the next one.
+"""Sequence parallelism: some models are trained, silently, to predict the token after the next one.
 
-What the user sees: nothing. With accelerate's ``sp_size`` the loss of a model that moves its labels by itself
+What the user sees: no error. With accelerate's ``sp_size`` the loss of a model that shifts its labels itself
 is high, and its gradients are another task's: 177 % off for a small Qwen2-Audio, 222 % for Granite Speech.
 
-Why: DeepSpeed's data adapter hands out labels that are already moved by one, as ``shift_labels``. HF Trainer
-passes them as ``labels`` too, since most models hand both to ``loss_function``, which then moves nothing. A
-model whose forward has the older lines, ``labels[..., 1:]``, does not know ``shift_labels`` and moves them
+Why: DeepSpeed's data adapter hands out labels that are already shifted by one, as ``shift_labels``. HF Trainer
+passes them as ``labels`` too, since most models hand both to ``loss_function``, which then shifts nothing. A
+model whose forward has the older lines, ``labels[..., 1:]``, does not know ``shift_labels`` and shifts them
 once more; so does one that calls ``loss_function`` and keeps ``shift_labels`` to itself, as Qwen3-VL and
 Gemma 3 did.
 
 Since transformers 5, which takes the loss from the model; measured on 5.23.0 with DeepSpeed 0.19.8.
 
-The change: the first loss of a model is held against both sums over its own logits. Where it is the one of
-labels that were moved twice, the loss is made of the logits and ``shift_labels``, here and from then on. A
-model whose loss is any other one, or that shows no logits, is left alone.
+The change: a model's first loss is compared with both readings of its own logits. Where it is the loss of
+labels that were shifted twice, the loss is computed from the logits and ``shift_labels``, here and from then
+on. A model whose loss is any other one, or that returns no logits, is left alone.
 
 Upstream: https://github.com/huggingface/transformers/issues/48491
 """
@@ -49,7 +49,7 @@ def look(code: Code) -> str | None:
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Let a model that moves its labels by itself leave the loss to us."""
+    """Compute the loss of a model that shifts its labels itself."""
 
     def compute(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         model = MODEL.of(args, kwargs)
