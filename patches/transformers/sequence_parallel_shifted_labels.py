@@ -3,11 +3,11 @@
 What the user sees: no error. With accelerate's ``sp_size`` the loss of a model that shifts its labels itself
 is high, and its gradients are another task's: 177 % off for a small Qwen2-Audio, 222 % for Granite Speech.
 
-Why: DeepSpeed's data adapter hands out labels that are already shifted by one, as ``shift_labels``. HF Trainer
-passes them as ``labels`` too, since most models hand both to ``loss_function``, which then shifts nothing. A
-model whose forward has the older lines, ``labels[..., 1:]``, does not know ``shift_labels`` and shifts them
-once more; so does one that calls ``loss_function`` and keeps ``shift_labels`` to itself, as Qwen3-VL and
-Gemma 3 did.
+Why: DeepSpeed's data adapter hands out labels that are already shifted by one, as ``shift_labels``. HF
+Trainer passes them as ``labels`` too, since most models hand both to ``loss_function``, which then shifts
+nothing. A model whose forward has the older lines, ``labels[..., 1:]``, does not know ``shift_labels`` and
+shifts them once more; so does one that calls ``loss_function`` and keeps ``shift_labels`` to itself, as
+Qwen3-VL and Gemma 3 did.
 
 Since transformers 5, which takes the loss from the model; measured on 5.23.0 with DeepSpeed 0.19.8.
 

@@ -204,7 +204,7 @@ def page(given: Answer, say: Words) -> Page:
         if hit.failure.harmless[0]:
             made.add("\t" + say.pick(hit.failure.harmless))
     elif hit.symptom.kind == "told":
-        made.add("\t" + say("This is from a description, not from printed output; a log would say for certain."))
+        made.add("\t" + say("This is from a description, not from printed output; a log would settle it."))
     elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
         made.add("\t" + say(_MESSAGE_ONLY))
     made.add(say.pick(given.why), label=say("Why"))
