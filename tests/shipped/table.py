@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tests.lab import envs, grid, pages, table
+from tests.matrix import store
 from tests.shipped import programs
 from tests.shipped.programs import ALIKE, ENGINES, FSDP, Ended, Program
 
@@ -69,6 +73,7 @@ class Line(NamedTuple):
     bare: str  # how far it is from the reference, or how it ended
     patched: str
     warnings: str  # ids of patches that warned, in the run with vlmpatch
+    key: str  # of what it depends on, as it was
 
 
 def read() -> list[Line]:
@@ -90,7 +95,19 @@ def _engines(known: Mapping[str, Program], id_: str) -> tuple[str, ...]:
     return known[id_].engines if id_ in known else ()
 
 
-def line_of(program: Program, engine: str, right: Ended, bare: Ended, patched: Ended) -> Line:
+def key(program: Program) -> str:
+    """Of the program as it is told to run, and of all patches in reach of its stack."""
+    parts = [dataclasses.asdict(program), store.patches(envs.read_stacks()[program.stack])]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def current() -> set[tuple[str, str]]:
+    """Programs and engines that are on file as they, and the patches, are now."""
+    known, _ = programs.read()
+    return {(line.program, line.engine) for line in read() if line.key == key(known[line.program])}
+
+
+def line_of(program: Program, engine: str, right: Ended, bare: Ended, patched: Ended, key: str) -> Line:
     """What the three runs say of it."""
     apart = [distance(run, right) for run in (bare, patched)]
     fine = [each is not None and each <= ALIKE for each in apart]
@@ -101,7 +118,7 @@ def line_of(program: Program, engine: str, right: Ended, bare: Ended, patched: E
     word = grid.word(*fine, ended=not bare.right, ends=not patched.right)
     warnings = " ".join(warned(patched))
     where = program.id, engine, program.stack, program.commit[:12]
-    return Line(*where, word, said[0], said[1], warnings)
+    return Line(*where, word, said[0], said[1], warnings, key)
 
 
 def distance(run: Ended, right: Ended) -> float | None:

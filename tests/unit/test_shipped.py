@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.lab import forked, grid, launch, pages
 from tests.lab.forked import Job
 from tests.lab.launch import Finished
+from tests.matrix import store
 from tests.shipped import programs, table
 from tests.shipped.programs import ALIKE, STEPS, Ended, Program
 from vlmpatch.catalog.location import default_path
@@ -40,7 +42,7 @@ def died(output: str) -> Ended:
     ],
 )
 def test_a_word_for_each(bare: Ended, patched: Ended, word: str) -> None:
-    assert table.line_of(PROGRAM, "ddp", trained(), bare, patched).word == word
+    assert table.line_of(PROGRAM, "ddp", trained(), bare, patched, "key").word == word
 
 
 @pytest.mark.parametrize(
@@ -120,9 +122,20 @@ def test_jobs_are_told_of_as_they_begin(tmp_path: Path, monkeypatch: pytest.Monk
     assert [each.rc for each in ended.values()] == [0, 1, 0]
 
 
-def test_the_record_says_what_is_said_of_each_program() -> None:
-    for line in table.read():
-        program = KNOWN[line.program]
-        assert (line.word == "mended") is (line.engine in program.fails), line
-        assert line.word in ("mended", "="), line
-        assert set(line.warnings.split()) <= set(program.says), line
+def test_what_is_on_file_is_current_until_the_program_or_a_patch_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = next(iter(KNOWN.values()))
+    line = table.line_of(program, "ddp", trained(), trained(), trained(), table.key(program))
+    monkeypatch.setattr(table, "STORE", tmp_path / "shipped.csv")
+    table.keep([line])
+    assert table.current() == {(program.id, "ddp")}
+
+    told = dataclasses.replace(program, arguments=(*program.arguments, "--more"))
+    monkeypatch.setattr(programs, "read", lambda: ({program.id: told}, ()))
+    assert not table.current()
+
+    monkeypatch.undo()
+    monkeypatch.setattr(table, "STORE", tmp_path / "shipped.csv")
+    monkeypatch.setattr(store, "patches", lambda stack: {"a": "another"})
+    assert not table.current()
