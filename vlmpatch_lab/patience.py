@@ -1,8 +1,8 @@
 """How long to wait for what may hang, whatever else keeps the machine busy.
 
 A limit is counted in seconds of a machine that has nothing else to do: while more processes want to run than
-there are cores, its clock goes slower by as much. So a run that shares the machine is not taken for one that
-hangs, and one that hangs is still ended.
+there are cores, its clock goes slower by as much, and by more for a process that is nice. So a run that shares
+the machine is not taken for one that hangs, and one that hangs is still ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 PAUSE = 0.5  # seconds between two looks at the clock
 OFTEN = 0.1  # the clock is not read again within so many
 LOAD = Path("/proc/loadavg")
+NICER = 1.25  # times as much of a core goes to a process than to one that is nicer by one, on Linux
 
 
 class Patience:
@@ -50,12 +51,23 @@ def within(seconds: float, done: Callable[[float], bool]) -> bool:
 
 def stretched(seconds: float) -> float:
     """What ``seconds`` become at the load of now, for what takes one number and asks no clock of ours."""
-    return seconds * max(1.0, max(wanting(), os.getloadavg()[0]) / (os.cpu_count() or 1))
+    return seconds * slowed(max(wanting(), os.getloadavg()[0]))
 
 
 def share() -> float:
-    """How much of a core each process that wants one has, at most 1."""
-    return min(1.0, (os.cpu_count() or 1) / max(1, wanting()))
+    """How much of a core this process has when it wants one, at most 1."""
+    return 1 / slowed(wanting())
+
+
+def slowed(beside: float) -> float:
+    """How many times longer this process takes beside so many that want a core, none of which is nice."""
+    crowd = beside / (os.cpu_count() or 1)
+    return crowd * NICER ** niceness() if crowd > 1 else 1.0
+
+
+def niceness() -> int:
+    """Of this process; where a system knows no such thing, 0."""
+    return os.nice(0) if hasattr(os, "nice") else 0
 
 
 def wanting() -> int:

@@ -19,10 +19,10 @@ from vlmpatch_lab.patience import Patience, within
 class Machine:
     """A clock, and how many processes want to run meanwhile."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, wanting: int) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, wanting: int, nice: int = 0) -> None:
         self.now, self.wanting = 0.0, wanting
         monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(patience, "os", SimpleNamespace(cpu_count=lambda: 2))
+        monkeypatch.setattr(patience, "os", SimpleNamespace(cpu_count=lambda: 2, nice=lambda more: nice))
         monkeypatch.setattr(patience, "wanting", lambda: self.wanting)
 
     def waits(self, seconds: float) -> bool:
@@ -35,6 +35,15 @@ def test_a_limit_grows_with_the_load(wanting: int, took: float, monkeypatch: pyt
     machine = Machine(monkeypatch, wanting)
     assert not within(60, machine.waits)
     assert machine.now == pytest.approx(took, abs=20)
+
+
+@pytest.mark.parametrize(("wanting", "took"), [(2, 60), (8, 732), (20, 1831)])
+def test_a_nice_process_waits_for_longer_where_cores_are_short(
+    wanting: int, took: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(monkeypatch, wanting, nice=5)
+    assert not within(60, machine.waits)
+    assert machine.now == pytest.approx(took, abs=2)
 
 
 def test_load_counts_for_as_long_as_it_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
