@@ -1,8 +1,8 @@
 """How long to wait for what may hang, whatever else keeps the machine busy.
 
 A limit is counted in seconds of a machine that has nothing else to do: while more processes want to run than
-there are cores, its clock goes slower by as much, and by more for a process that is nice. So a run that shares
-the machine is not taken for one that hangs, and one that hangs is still ended.
+there are cores, its clock goes slower by as much, and slower still for a process that is nice. So a run that
+shares the machine is not taken for one that hangs, and one that hangs is still ended.
 """
 
 from __future__ import annotations
