@@ -410,6 +410,23 @@ def test_what_people_write_of_other_things_is_not_claimed(text: str) -> None:
     assert hit is None or hit.failure.foreign
 
 
+def test_what_is_told_in_words_far_apart_is_perhaps_that() -> None:
+    between = " It is a machine of eight cards with a fast network, and nothing else runs there." * 5
+    found = of(f"DeepSpeed saves the model with ZeRO-3.{between} Then it hangs.")
+    assert found.hit is None
+    assert ([failure.id for failure in found.perhaps], found.described) == (["F12"], True)
+
+
+def test_what_is_told_beside_frames_or_a_launcher_that_gave_up_counts() -> None:
+    told = "With ZeRO-3 the first checkpoint is saved, and then it hangs:\n"
+    frame = '  File "/x/deepspeed/runtime/engine.py", line 1489 in save_checkpoint\n'
+    assert of(told + frame * 3).hit is not None
+    ended = "Traceback (most recent call last):\n" + frame + "ChildFailedError: \n===\ntrain.py FAILED\n"
+    found = of(told + ended).hit
+    assert found is not None
+    assert found.failure.id == "F12"
+
+
 def test_what_is_told_counts_only_where_nothing_is_printed() -> None:
     told = "Under ZeRO-3 the run hangs when a rank has text-only samples beside images"
     assert of(told).hit is not None

@@ -20,6 +20,7 @@ TEXT = 8000  # characters of a message that are kept
 ALIKE = 3  # messages that differ in numbers only are looked at this often
 DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
+APART = 2000  # characters of a description in which words that belong together may stand
 GONE_ON = 2  # steps reported after an exception: it was caught
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
 _NAMED = re.compile(r"(?<![\w.])(F\d{1,3})\b")
@@ -53,7 +54,7 @@ class Diagnosis(NamedTuple):
     a traceback that is cut off before its exception. ``ranks`` are those that show the same, ``versions``
     what the log says is installed, ``folders`` where its packages lie, ``active`` whether vlmpatch left a
     trace, ``own`` what it said. ``perhaps`` are failures that print ``first`` too, or come to such an end,
-    where nothing tells whether this is one.
+    where nothing tells whether this is one; ``described`` whether a person's words are all that points there.
     """
 
     hit: Hit | None
@@ -64,6 +65,7 @@ class Diagnosis(NamedTuple):
     perhaps: tuple[Failure, ...] = ()
     folders: frozenset[str] = frozenset()
     own: tuple[Message, ...] = ()
+    described: bool = False
 
 
 class _Findings:
@@ -103,8 +105,8 @@ class _Findings:
         message = message._replace(text=message.text[-TEXT:])
         if message.cut:
             self.cut = message
-        elif not message.error and len(self.loose) < KEPT:
-            self.loose.append(message)
+        if not message.error and len(self.loose) < KEPT:
+            self.loose.append(message.before_frames() if message.cut else message)
         for number, (failure, symptom) in enumerate(self.symptoms):
             if symptom.own == own and _asked(symptom, message) and symptom.fits(squeezed):
                 self.ranks.setdefault(failure.id, set()).add(message.source)
@@ -117,13 +119,18 @@ class _Findings:
                 del self.errors[KEPT // 2]
 
     def tell(self) -> None:
-        """Take what people write where the log shows nothing by itself."""
-        told = [each for each in self.symptoms if each[1].kind == "told"] if not self.errors else []
+        """Take what people write where the log shows nothing by itself: told apart, it is perhaps that."""
+        echoes = {id(hit.message) for hit in self.hits if hit.symptom.kind == "echo"}
+        if any(id(error) not in echoes for error in self.errors):
+            return
+        told = [each for each in self.symptoms if each[1].kind == "told"]
         for message in self.loose:
             for failure, symptom in told:
                 if vocabulary.tells(message.text, symptom.told):
                     self.ranks.setdefault(failure.id, set()).add(message.source)
                     self.hits.append(Hit(failure, symptom, message))
+                elif vocabulary.tells(message.text, symptom.told, APART):
+                    self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), message))
 
     def _own(self, message: Message) -> None:
         """Keep what vlmpatch said; a line of VLMPATCH_WATCH that names a failure shows it."""
@@ -202,6 +209,7 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
         and (not hit.symptom.under or not under.isdisjoint(hit.symptom.under))
         and (
             not hit.symptom.told
+            or _is_told(hit.symptom)
             or any(vocabulary.tells(text, hit.symptom.told) for text in _texts(findings, hit))
         )
     ]
@@ -215,12 +223,16 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
-    maybe = [
-        each.failure for each in hits if each.symptom.kind in ("perhaps", "cut") and each.message is first
-    ]
-    perhaps = () if hit else tuple({failure.id: failure for failure in maybe}.values())
+    maybe = [each for each in hits if each.symptom.kind in ("perhaps", "cut") and each.message is first]
+    perhaps = () if hit else tuple({each.failure.id: each.failure for each in maybe}.values())
+    described = bool(perhaps) and all(_is_told(each.symptom) for each in maybe)
     folders, own = frozenset(findings.folders), tuple(findings.own)
-    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps, folders, own)
+    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps, folders, own, described)
+
+
+def _is_told(symptom: Symptom) -> bool:
+    """Whether a person's words are all that ``symptom`` asks for."""
+    return bool(symptom.told) and not symptom.every and not symptom.some
 
 
 def _asked(symptom: Symptom, message: Message) -> bool:
@@ -272,12 +284,12 @@ def _choose(
         return theirs, theirs.message
     if message:
         return None, message
-    if left := first("echo", False) or first("echo", True):
+    if left := first("echo", False) or first("told", False) or first("echo", True):
         return left, left.message
     if cut:
         return None, cut
     watched = next((hit for hit in hits if hit.symptom is WATCHED), None)
-    if left := watched or first("hint", True) or first("hint", False) or first("told", False):
+    if left := watched or first("hint", True) or first("hint", False):
         return left, left.message
     # A line that people quote without its exception's name.
     bare = next((hit.message for hit in hits if hit.symptom.kind == "perhaps"), None)

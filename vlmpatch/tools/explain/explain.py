@@ -204,7 +204,7 @@ def page(given: Answer, say: Words) -> Page:
         if hit.failure.harmless[0]:
             made.add("\t" + say.pick(hit.failure.harmless))
     elif hit.symptom.kind == "told":
-        made.add("\t" + say("This is from a description, not from printed output; a log would settle it."))
+        made.add("\t" + say(_DESCRIBED))
     elif hit.symptom.unconfirmed(squeeze(hit.message.text)):
         made.add("\t" + say(_MESSAGE_ONLY))
     made.add(say.pick(given.why), label=say("Why"))
@@ -257,6 +257,7 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
 
 
 _MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
+_DESCRIBED = "This is from a description, not from printed output; a log would settle it."
 _INSTEAD = {
     "empty": "It is empty: nothing was written to it yet, or errors went elsewhere (2>&1 sends them along).",
     "a picture": "It is a picture. explain needs text: copy it from where it was printed.",
@@ -306,7 +307,7 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     if first.cut:
         made.code("tail -n 100 train.log | python -m vlmpatch explain -", say("Do this"))
     elif given.diagnosis.perhaps:
-        made.add("\t" + say(_MESSAGE_ONLY))
+        made.add("\t" + say(_DESCRIBED if given.diagnosis.described else _MESSAGE_ONLY))
     for number, perhaps in enumerate(given.diagnosis.perhaps):
         made.code(f"python -m vlmpatch explain {perhaps.id}", " " if number else say("More"))
     if hit:

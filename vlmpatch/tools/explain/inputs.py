@@ -48,6 +48,7 @@ _BROKEN = (
     zipfile.BadZipFile,
     RuntimeError,
     NotImplementedError,
+    ValueError,
 )
 
 

@@ -8,6 +8,7 @@ nowhere else, this is taken back.
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterator
 
@@ -45,6 +46,9 @@ def lines(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
 
 def _unfolded(line: bytes) -> list[bytes]:
     """``line`` as it was before it was put into a string, a web page, or behind another rank's."""
+    bare = line.strip()
+    if bare[:1] in (b"[", b'"') and (listed := _listed(bare.removesuffix(b","))):
+        return [each for whole in listed for each in _unfolded(whole.encode(errors="replace"))]
     if b"\\n" in line and not line.startswith(_BOXED):
         for _ in range(2):  # a string within a string
             if b"\\n" in line and _WITHIN.search(line):
@@ -57,6 +61,25 @@ def _unfolded(line: bytes) -> list[bytes]:
     if b"]: Traceback " in line:
         line = _SHARED.sub(b"\n", line)
     return line.split(b"\n")
+
+
+def _listed(text: bytes) -> list[str]:
+    """The lines in ``text`` where it is JSON: a list of them, or one of a list that was spread over lines."""
+    of_strings = text[:1] == b'"' or text[1:].lstrip()[:1] in (b"[", b'"')
+    if not of_strings or not text.endswith((b"]", b'"')):
+        return []
+    try:
+        found: list[object] = [json.loads(text)]
+    except (ValueError, RecursionError):
+        return []
+    strings = []
+    while found:
+        each = found.pop()
+        if isinstance(each, list):
+            found.extend(reversed(each))
+        elif isinstance(each, str):
+            strings += each.split("\n")
+    return strings
 
 
 def _letter(match: re.Match[bytes]) -> bytes:

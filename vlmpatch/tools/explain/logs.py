@@ -8,6 +8,7 @@ a traceback with what it ends in, or a few lines that belong together.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -55,6 +56,7 @@ _PREFIXES = tuple(
         (r"\[[EWIF]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]{0,12} )?[\w.]{1,80}:\d{1,6}\] ", False),
         (r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,4}(?:\d{1,9} )?[\w./-]{1,200}:\d{1,6}\] ", False),
         (r"\[\d{1,9}\](?=\s|\[|$) ?", False),
+        (r"E {3,12}(?=\S)", False),  # pytest's
         (r"> ?", False),
     )
 )
@@ -88,6 +90,12 @@ class Message(NamedTuple):
     text: str
     steps: int
     cut: bool = False
+
+    def before_frames(self) -> Message:
+        """What a person wrote above a traceback that came without its first line."""
+        lines = self.text.split("\n")
+        words = list(itertools.takewhile(lambda line: not _FRAME.match(line), lines))
+        return self._replace(text="\n".join(words), line=words[0] if words else "")
 
 
 class Line(NamedTuple):

@@ -15,6 +15,8 @@ else:
     import tomli as tomllib
 
 NEAR = 240  # characters in which words that belong together stand
+SOON = 28  # characters in which the second word of `a~b` begins
+_QUOTES = str.maketrans({"\u2019": "'", "`": ""})
 _GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
 
 
@@ -114,14 +116,21 @@ def under(where: Mapping[str, int]) -> set[str]:
     return {name for strength, name in single if strength == single[0][0]} or {first}
 
 
-def tells(text: str, groups: Iterable[tuple[str, ...]]) -> bool:
-    """Whether a stem of each group begins a word of ``text``, all near one another."""
-    plain = " ".join(text.lower().split())
+def tells(text: str, groups: Iterable[tuple[str, ...]], near: int = NEAR) -> bool:
+    """Whether a stem of each group begins a word of ``text``, all ``near`` one another."""
+    plain = " ".join(text.lower().translate(_QUOTES).split())
     first, *rest = ([at for stem in stems for at in _begins(plain, stem)] for stems in groups)
-    return any(all(any(abs(at - other) <= NEAR for other in others) for others in rest) for at in first)
+    return any(all(any(abs(at - other) <= near for other in others) for others in rest) for at in first)
 
 
 def _begins(plain: str, stem: str) -> Iterable[int]:
+    stem, _, then = stem.partition("~")
+    for at in _occurs(plain, stem):
+        if not then or any(True for _ in _occurs(plain[at + 1 : at + SOON + len(then)], then)):
+            yield at
+
+
+def _occurs(plain: str, stem: str) -> Iterable[int]:
     at = plain.find(stem)
     while at >= 0:
         if not (
