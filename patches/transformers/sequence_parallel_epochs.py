@@ -19,12 +19,13 @@ Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7472, which made the ada
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.sequence_parallel import is_adapter
 
 NAME = "get_batch_samples"
 EPOCH = Argument(0, "epoch_iterator")
@@ -56,9 +57,7 @@ def window(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any
 
 def begins_again(iterator: Any) -> bool:
     """Whether it is DeepSpeed's adapter, over data of a known length."""
-    ulysses = sys.modules.get("deepspeed.runtime.sequence_parallel.ulysses_sp")
-    adapter = getattr(ulysses, "UlyssesSPDataLoaderAdapter", None)
-    if adapter is None or not isinstance(iterator, adapter):
+    if not is_adapter(iterator):
         return False
     try:
         return len(iterator.dl) > 0

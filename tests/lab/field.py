@@ -112,6 +112,16 @@ def spread_over_epochs(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def spread_and_resumed(cell: Cell, folder: Path) -> Gradients:
+    """The same, stopped within an epoch, where a rank's batch is half used, and resumed."""
+    return whole_sequences.resumed_at(cell, _llama, whole_sequences.ROWS - 1)
+
+
+def spread_and_resumed_between(cell: Cell, folder: Path) -> Gradients:
+    """The same, stopped at the end of an epoch."""
+    return whole_sequences.resumed_at(cell, _llama, whole_sequences.ROWS)
+
+
 def spread_by_script(cell: Cell, folder: Path) -> Gradients:
     """The loop of ALST's tutorial."""
     found, right = whole_sequences.by_script(cell, _llama)
@@ -828,6 +838,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "spread_by_trainer": spread_by_trainer,
     "spread_by_trainer_of_a_checkpoint": spread_by_trainer_of_a_checkpoint,
     "spread_over_epochs": spread_over_epochs,
+    "spread_and_resumed": spread_and_resumed,
+    "spread_and_resumed_between": spread_and_resumed_between,
     "spread_by_script": spread_by_script,
     "forward_between": forward_between,
     "adapter_of_units": adapter_of_units,

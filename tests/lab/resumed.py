@@ -25,6 +25,7 @@ from vlmpatch_lab.samples import Batch, Samples
 STEPS, AT = 4, 2  # optimizer steps of the whole training, and of the checkpoint
 APART = 0.125  # what is added to each trained parameter of a model that is to be overwritten
 Said = Callable[[Path], dict[str, Any]]  # the arguments of a Trainer that writes to a folder
+Trained = dict[str, Any]  # "losses" and "parameters"
 
 
 def check(cell: Cell, folder: Path, output: Path, said: Said, images: bool) -> None:
@@ -40,43 +41,59 @@ def check(cell: Cell, folder: Path, output: Path, said: Said, images: bool) -> N
     shared = [output]
     dist.broadcast_object_list(shared)
     data = _rows(Samples(cell, folder), images)
-    right = _trained(cell, folder, data, said(shared[0]), 0.0)
+
+    def train(apart: float, checkpoint: str | None) -> Trained:
+        model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+        move(model, apart)
+        if cell.tuning != "full":
+            model.enable_input_require_grads()
+        settings = transformers.TrainingArguments(**said(shared[0]))
+        trainer = transformers.Trainer(
+            model, settings, data_collator=lambda rows: rows[0], train_dataset=data
+        )
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return trained(trainer)
+
+    compare(train, shared[0], AT)
+
+
+def compare(train: Callable[[float, str | None], Trained], output: Path, at: int) -> Trained:
+    """What a training to the end and another, from a checkpoint that the first left on its way, both come to.
+
+    Args:
+        train: told by how much the model is to be another, and the checkpoint, if any.
+        output: where checkpoints are left.
+        at: optimizer steps before the checkpoint.
+    """
+    right = train(0.0, None)
     importlib.import_module("accelerate.state").AcceleratorState._reset_state()
-    found = _trained(cell, folder, data, said(shared[0]), APART, shared[0] / f"checkpoint-{AT}")
-    if (losses := found["losses"][AT:]) != right["losses"][AT:]:
-        raise Wrong(f"the losses after the checkpoint are {losses}, not {right['losses'][AT:]}")
+    found = train(APART, str(output / f"checkpoint-{at}"))
+    if (losses := found["losses"][at:]) != right["losses"][at:]:
+        raise Wrong(f"the losses after the checkpoint are {losses}, not {right['losses'][at:]}")
     ends = right["parameters"]
     other = [name for name, value in ends.items() if not torch.equal(value, found["parameters"][name])]
     if other:
         raise Wrong(f"{len(other)} of {len(ends)} parameters end otherwise, {other[0]} among them")
+    return right
+
+
+def move(model: Any, apart: float) -> None:
+    """Make it another by so much in each parameter that is trained."""
+    with torch.no_grad():
+        for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
+            parameter += apart
+
+
+def trained(trainer: Any) -> Trained:
+    """Losses of every step, and what the parameters are after the last."""
+    from tests.lab import trainers
+
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    with trainers.gathered(trainer.model):
+        return {"losses": losses, "parameters": recording.parameters(trainer.model)}
 
 
 def _rows(samples: Samples, images: bool) -> list[Batch]:
     """All of them, as the Trainer is handed them."""
     of = samples.image if images else samples.text
     return [of(number) for number in range(len(samples.ready or samples.rows))]
-
-
-def _trained(
-    cell: Cell,
-    folder: Path,
-    data: list[Batch],
-    said: dict[str, Any],
-    apart: float,
-    checkpoint: Path | None = None,
-) -> dict[str, Any]:
-    """Losses of every step, and what the parameters are after the last."""
-    from tests.lab import trainers
-
-    model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
-    with torch.no_grad():
-        for parameter in filter(lambda parameter: parameter.requires_grad, model.parameters()):
-            parameter += apart
-    if cell.tuning != "full":
-        model.enable_input_require_grads()
-    settings = transformers.TrainingArguments(**said)
-    trainer = transformers.Trainer(model, settings, data_collator=lambda rows: rows[0], train_dataset=data)
-    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    with trainers.gathered(trainer.model):
-        return {"losses": losses, "parameters": recording.parameters(trainer.model)}

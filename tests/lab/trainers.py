@@ -223,10 +223,15 @@ def _sharded(cell: Cell, said: dict[str, Any]) -> dict[str, Any]:
 def let_accelerate_shard_on_cpu(version: str) -> None:
     """accelerate shards where it finds an accelerator only; FSDP itself runs over gloo as well."""
     os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": version}  # as `accelerate launch` says it
+    let_accelerate_see_all_ranks()
+    _leave_on_cpu_what_is_there()
+
+
+def let_accelerate_see_all_ranks() -> None:
+    """Without an accelerator it takes DeepSpeed's and FSDP's ranks for one process."""
     state = importlib.import_module("accelerate.state")
     state.PartialState._prepare_backend = lambda *_: ("gloo", state.DistributedType.MULTI_GPU)
     name_one_cpu()
-    _leave_on_cpu_what_is_there()
 
 
 def _leave_on_cpu_what_is_there() -> None:

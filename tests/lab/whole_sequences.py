@@ -24,11 +24,12 @@ Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
 LENGTH = 16  # tokens of a row
 EPOCHS = 2
+ROWS = 4  # of an epoch that is resumed
 
 
-def row() -> Batch:
+def row(number: int = 0) -> Batch:
     """Of shape [1, LENGTH]."""
-    ids = torch.randint(5, 60, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(5, 60, (1, LENGTH), generator=torch.Generator().manual_seed(number))
     labels = ids.clone()
     labels[:, :3] = samples.IGNORED
     return {"input_ids": ids, "labels": labels, "position_ids": torch.arange(LENGTH)[None]}
@@ -78,27 +79,59 @@ def over_epochs(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradien
     return found, {name: announced * gradient for name, gradient in measure.items()}
 
 
+def resumed_at(cell: Cell, make: Callable[[], Any], at: int) -> Gradients:
+    """Over epochs of rows that differ, stopped after ``at`` steps: raises where that is another training.
+
+    Returns:
+        What the parameters are in the end.
+    """
+    from tests.lab import resumed, trainers
+
+    trainers.let_accelerate_see_all_ranks()
+    with tempfile.TemporaryDirectory(prefix="sequences-") as place:
+        shared = [Path(place)]
+        dist.broadcast_object_list(shared)
+
+        def train(apart: float, checkpoint: str | None) -> resumed.Trained:
+            _begin_anew()
+            model = make()
+            resumed.move(model, apart)
+            of_steps = {"save_strategy": "steps", "save_steps": at, "logging_steps": 1}
+            length = {"max_steps": -1, "num_train_epochs": EPOCHS, "gradient_accumulation_steps": 1}
+            data = [row(number) for number in range(ROWS)]
+            trainer = _trainer(cell, model, shared[0], data, **of_steps, **length)
+            trainer.train(resume_from_checkpoint=checkpoint)
+            return resumed.trained(trainer)
+
+        ended: Gradients = resumed.compare(train, shared[0], at)["parameters"]
+    return ended
+
+
+def _begin_anew() -> None:
+    """Nothing of sequence parallelism is set up, as in a new process."""
+    groups: Any = importlib.import_module("deepspeed.runtime.sequence_parallel.parallel_state_sp")
+    groups._SEQUENCE_PARALLEL_GROUP = groups._SEQUENCE_DATA_PARALLEL_GROUP = None
+    modeling: Any = importlib.import_module("transformers.modeling_utils")
+    modeling.ALL_ATTENTION_FUNCTIONS["sdpa"] = transformers.integrations.sdpa_attention.sdpa_attention_forward
+
+
 def _train(cell: Cell, make: Callable[[], Any], output: Path, **settings: Any) -> int:
     """HF Trainer with accelerate's ``sp_size``, over rows that are all the same; its number of steps."""
+    trainer = _trainer(cell, make(), output, [row() for _ in range(WORLD)], **settings)
+    trainer.train()
+    announced: int = trainer.state.max_steps
+    return announced
+
+
+def _trainer(cell: Cell, model: Any, output: Path, data: list[Batch], **settings: Any) -> Any:
     trainers: Any = importlib.import_module("tests.lab.trainers")
     accelerate: Any = importlib.import_module("accelerate")
     handler = accelerate.utils.DeepSpeedSequenceParallelConfig(sp_attn_implementation="sdpa")
     spread = accelerate.ParallelismConfig(sp_size=WORLD, sp_backend="deepspeed", sp_handler=handler)
-    said = trainers.arguments(cell, output)
-    said["deepspeed"]["gradient_accumulation_steps"] = WORLD
-    arguments = transformers.TrainingArguments(
-        **{**said, **settings},
-        gradient_accumulation_steps=WORLD,
-        remove_unused_columns=False,
-        parallelism_config=spread,
-    )
-    data = [row() for _ in range(WORLD)]
-    trainer = transformers.Trainer(
-        make(), arguments, data_collator=lambda taken: taken[0], train_dataset=data
-    )
-    trainer.train()
-    announced: int = trainer.state.max_steps
-    return announced
+    said = {**trainers.arguments(cell, output), "gradient_accumulation_steps": WORLD, **settings}
+    said["deepspeed"]["gradient_accumulation_steps"] = said["gradient_accumulation_steps"]
+    arguments = transformers.TrainingArguments(**said, remove_unused_columns=False, parallelism_config=spread)
+    return transformers.Trainer(model, arguments, data_collator=lambda taken: taken[0], train_dataset=data)
 
 
 def by_script(cell: Cell, make: Callable[[], Any]) -> tuple[Gradients, Gradients]:
