@@ -30,6 +30,7 @@ MODES = ("off", "nonreentrant", "reentrant")
 CHANCE = "by chance"
 TOLERANCE = 1e-4  # relative, float32
 LIMIT = 120.0  # seconds a class may take
+LARGEST = 70_000_000  # parameters of a model that is still small: some have widths that nothing names
 PROCESSOR = 40  # of them on a processor, whatever else the machine does
 CACHES = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "decoder_hidden_states")
 ROWS, LENGTH = 2, 9
@@ -95,12 +96,56 @@ MORE = {
     "drop_path_rate": 0.0,
 }
 KINDS = {"layer_types": ["sliding_attention", "full_attention"] * 2}
+# Sizes of heads and the rotary embedding as the class has them: what it derives from others fits those only.
+DERIVED = {
+    name: value
+    for name, value in {**NATURAL, **MORE}.items()
+    if name != "head_dim" and not name.startswith("rope_")
+}
+LATENT = {  # keys and values come out of a narrower tensor
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 8,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "first_k_dense_replace": 1,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+    "index_topk": 4,
+}
+HYBRID = {  # every other layer attends, the rest keep a state
+    "attn_layer_indices": [1, 3],
+    "attn_layer_period": 2,
+    "attn_layer_offset": 1,
+    "expert_layer_period": 2,
+    "expert_layer_offset": 1,
+    "full_attention_interval": 2,
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "use_mamba_kernels": False,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_d_ssm": 128,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 8,
+    "state_size": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 CHOICES = (
     {**NATURAL, **MORE},
     {**NATURAL, **MORE, **KINDS},
     {**NATURAL, **MORE, **small.MROPE},
     NATURAL,
     small.LANGUAGE,
+    DERIVED,
+    {**DERIVED, **LATENT},
+    {**DERIVED, **HYBRID},
+    {**DERIVED, **LATENT, **HYBRID},
 )
 
 
@@ -125,7 +170,7 @@ def made(kind: Any, sizes: dict[str, Any]) -> Any:
 
 def _refuse_large(model: Any) -> None:
     count = sum(parameter.numel() for parameter in model.parameters())
-    if count > small.LARGEST:
+    if count > LARGEST:
         raise ValueError(f"{count:,} parameters are left")
 
 
