@@ -187,7 +187,7 @@ ROWS = {
         amplified=COLD,
     ),
     "rehearsal": Row("combined", memory="nonreentrant", data="rehearsal", cell=TWO),
-    "clipped-mixed": Row("combined", data="mixed", cell={**TWO, "config": {"gradient_clipping": 0.05}}),
+    "clipped-mixed": Row("combined", data="mixed", cell={**TWO, "config": {"gradient_clipping": 1.0}}),
     "bf16-mixed": Row(
         "combined", data="mixed", cell=_low("bfloat16", accumulation=2), low=True, engines=ZERO
     ),

@@ -17,9 +17,10 @@ import pytest
 from patches._shared import rendezvous
 from patches._shared.distributed import there
 from patches._shared.rendezvous import Alone
-from tests.lab.waits import joined
+from tests.lab.waits import LONG, joined
 from vlmpatch.api import Patch
 from vlmpatch.journal.journal import Journal
+from vlmpatch_lab.patience import within
 
 here = threading.local()
 
@@ -163,11 +164,17 @@ def test_ranks_that_do_not_do_the_same_are_told(world: Any) -> None:
 
 
 def test_a_rank_that_has_ended_will_not_come(world: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(rendezvous, "LOOK", 0.01)
+    monkeypatch.setattr(rendezvous, "LOOK", float("inf"))  # nobody looks around before both are there
     job = world(3)
     here.rank = 2
     job.store.set(f"{rendezvous.ENDED}/2", "-")
-    assert joined([job.start(rank, "save", "", "Do this.") for rank in (0, 1)])
+    arrivals = [threading.Event() for _ in range(2)]
+    for rank, came in enumerate(arrivals):
+        job.store.when(f"vlmpatch/meet/save/1/{rank}", came.set)
+    ranks = [job.start(rank, "save", "", "Do this.") for rank in (0, 1)]
+    assert all(within(LONG, came.wait) for came in arrivals)
+    monkeypatch.setattr(rendezvous, "LOOK", 0.01)
+    assert joined(ranks)
     assert set(job.raised) == {0, 1}
     assert all("not on rank 2" in words and "Do this." in words for words in job.raised.values())
 
