@@ -62,6 +62,62 @@ def plain(log: Path) -> str | None:
 
 
 TYPOGRAPHIC = str.maketrans({"'": "\u2019", '"': "\u201d", "`": "\u2018"})
+REPORT = """# Training fails with several GPUs
+
+### System Info
+
+- `transformers` version: 4.57.1
+- Platform: Linux-5.15.0-105-generic-x86_64-with-glibc2.35
+- PyTorch version (accelerator?): 2.8.0+cu126 (CUDA)
+- DeepSpeed version: 0.17.6
+- PEFT version: 0.17.1
+- Using distributed or parallel set-up in script?: <fill in>
+
+### Who can help?
+
+@a @b
+
+### Information
+
+- [ ] The official example scripts
+- [x] My own modified scripts
+
+### Reproduction
+
+```bash
+{}
+```
+
+### Expected behavior
+
+It should train.
+"""
+CHINESE_REPORT = """[BUG] <title> 微调报错
+
+### 是否已有关于该错误的issue或讨论？ | Is there an existing issue / discussion for this?
+
+- [X] 我已经搜索过已有的issues和讨论 | I have searched the existing issues / discussions
+
+### 当前行为 | Current Behavior
+
+```
+{}
+```
+
+### 运行环境 | Environment
+
+```Markdown
+- OS: Ubuntu 22.04
+- Python: 3.10
+- Transformers: 4.57.1
+- PyTorch: 2.8.0
+- CUDA (`python -c 'import torch; print(torch.version.cuda)'`): 12.6
+```
+
+### 备注 | Anything else?
+
+_No response_
+"""
 WHOLE: dict[str, Callable[[str], bytes]] = {
     "utf-16": lambda text: text.encode("utf-16"),
     "utf-16-le without a mark": lambda text: text.encode("utf-16-le"),
@@ -79,6 +135,8 @@ WHOLE: dict[str, Callable[[str], bytes]] = {
     "a list of lines": lambda text: json.dumps([text.split("\n")]).encode(),
     "a list of lines, spread": lambda text: json.dumps(text.split("\n"), indent=2).encode(),
     "quoted": lambda text: "\n".join(f"> {line}" for line in text.split("\n")).encode(),
+    "a report": lambda text: REPORT.format(text).encode(),
+    "a report in Chinese": lambda text: CHINESE_REPORT.format(text).encode(),
     "typographic quotes": lambda text: text.translate(TYPOGRAPHIC).encode(),
     "broken at 80": lambda text: broken(text, 80),
     "broken at 120": lambda text: broken(text, 120),

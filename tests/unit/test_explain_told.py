@@ -360,6 +360,205 @@ TOLD = [
         "ZeRO-3 PPO: still have inflight params at the end of the forward",
         "F70",
     ),
+    (
+        "My two-GPU LoRA run of PaliGemma crashes at the first backward. torch says a "
+        "parameter was marked as ready more than once. Single GPU is fine, and so is "
+        "gradient_checkpointing=False.",
+        "F3",
+    ),
+    (
+        "InternVL2 DPO with zero2: the assertion says parameter 120 was reduced already. If "
+        "I switch off checkpointing it goes through.",
+        "F1",
+    ),
+    (
+        "deepspeed stage 3 + gradient checkpointing, my loss calls the model twice; "
+        "AssertionError with no text, raised in stage3.py while it checks the bucket for "
+        "duplicates.",
+        "F2",
+    ),
+    (
+        "QLoRA, zero-3, gradient checkpointing with use_reentrant False: torch complains "
+        "that the recomputed tensor has shape [0] where 4096 was saved.",
+        "F4",
+    ),
+    (
+        "After switching on gradient checkpointing my visual LoRA layers don't learn "
+        "anything: lora_B is zero after 1000 steps, the language part learns.",
+        "F5",
+    ),
+    (
+        "开启gradient_checkpointing后lora参数的梯度全是None，关掉就正常了",
+        "F5",
+    ),
+    (
+        "ZeRO-3 training of LLaVA stops without a message as soon as one GPU gets a sample "
+        "that has no image; the other GPUs wait at 100 % utilization.",
+        "F11",
+    ),
+    (
+        "用zero3训练Qwen2.5-VL，数据里有纯文本样本，训练到一半就卡死了，nccl超时",
+        "F11",
+    ),
+    (
+        "At the end of training with deepspeed zero3 the process freezes when I call "
+        "save_pretrained inside `if rank == 0`.",
+        "F12",
+    ),
+    (
+        "Training MiniCPM-V with LLaMA-Factory: torch says that a leaf variable is modified "
+        "in place, at the line that scatters the image embeddings.",
+        "F13",
+    ),
+    (
+        "transformers 4.46: with gradient_accumulation_steps=8 the reported loss is about "
+        "eight times as large as with 1, same effective batch size. Trainer from HF.",
+        "F15",
+    ),
+    (
+        "ZeRO-2, four GPUs. If one rank's batch is text only and the others have images, "
+        "training hangs in the reduction.",
+        "F16",
+    ),
+    (
+        "DeepSpeed 0.18.1 ZeRO-2: with gradient accumulation over 4 micro-batches the "
+        "gradient that reaches the optimizer is only that of the last micro batch, the "
+        "others are lost.",
+        "F18",
+    ),
+    (
+        "DDP fine-tuning of Qwen2-VL with HF Trainer: error that some parameters were unused "
+        "in the loss, only for batches without images. find_unused_parameters is off.",
+        "F19",
+    ),
+    (
+        "FSDP with activation checkpointing on Llama: recomputed key tensors have twice the "
+        "sequence length of the saved ones; use_cache was left at its default.",
+        "F20",
+    ),
+    (
+        "BertModel.from_pretrained inside deepspeed zero3: index error in _init_weights, the "
+        "embedding weight is empty when padding_idx row is zeroed.",
+        "F23",
+    ),
+    (
+        "Loading the pretrained mm projector under ZeRO-3 fails: load_state_dict says that "
+        "the current model's weight has size 0.",
+        "F24",
+    ),
+    (
+        "zero3 训练完保存的 adapter_model.safetensors 只有几十 KB，里面的权重都是空的",
+        "F25",
+    ),
+    (
+        "My GRPO reward model runs under zero3 and its embedding weight isn't "
+        "two-dimensional any more, so the forward fails.",
+        "F26",
+    ),
+    (
+        "Fine-tuning Qwen3-30B-A3B with DeepSpeed stage 3 deadlocks after some hundred "
+        "steps: ranks wait in all_gather, MoE layers.",
+        "F27",
+    ),
+    (
+        "My own Trainer subclass no longer works: compute_loss is called with "
+        "num_items_in_batch, which it does not accept.",
+        "F28",
+    ),
+    (
+        "GRPO on Qwen2.5-VL without vLLM: generate() fails with a mask that is one token "
+        "longer than the tensor; gradient checkpointing is on.",
+        "F30",
+    ),
+    (
+        "After upgrading to transformers 4.52 my Qwen2-VL LoRA adapter is silently not "
+        "loaded: all keys with model.language_model are reported as missing.",
+        "F31",
+    ),
+    (
+        "FSDP refuses my model because frozen and trainable weights are flattened together: "
+        "requires_grad must be uniform.",
+        "F38",
+    ),
+    (
+        "accelerate FSDP: the class to wrap, Qwen2VLVisionBlock, was not found in the model.",
+        "F40",
+    ),
+    (
+        "Resuming an FSDP2 run fails since no optimizer state was saved for the vision "
+        "tower, which never got a gradient.",
+        "F42",
+    ),
+    (
+        "Resume of a LoRA run under DeepSpeed: strict loading reports missing keys for all "
+        "the base model weights.",
+        "F43",
+    ),
+    (
+        "I resumed Qwen2.5-VL full fine-tuning from a checkpoint and the loss starts from "
+        "scratch, as if nothing had been loaded. transformers 4.53.",
+        "F44",
+    ),
+    (
+        "I freeze the vision tower after 500 steps with requires_grad_(False). Under ZeRO-2 "
+        "with AdamW its weights are still being updated.",
+        "F50",
+    ),
+    (
+        "ZeRO-2, mixture of adapters: an adapter that no sample used in this step is changed "
+        "all the same, because weight decay and momentum act on it.",
+        "F53",
+    ),
+    (
+        "With overlap_comm enabled in my ZeRO-2 config grad_norm turns nan after a few "
+        "steps; with overlap_comm false it is fine.",
+        "F54",
+    ),
+    (
+        "Ulysses sequence parallelism with sp_size=2: grad_norm under ZeRO-2 is twice that of ZeRO-3.",
+        "F56",
+    ),
+    (
+        "I unfroze the merger and then called get_peft_model; afterwards the merger was "
+        "frozen again and doesn't train.",
+        "F60",
+    ),
+    (
+        "google/umt5-small with gradient checkpointing enabled: the loss stalls, no encoder "
+        "block has gradients.",
+        "F62",
+    ),
+    (
+        "ZeRO-3: after the evaluation loop deepspeed complains about parameters that are still in flight.",
+        "F70",
+    ),
+    (
+        "accelerate's gradient accumulation with deepspeed zero2 dies because no_sync is not allowed there.",
+        "F71",
+    ),
+    (
+        "non-reentrant checkpoint: the number of tensors saved in the recompute is different "
+        "from the forward's.",
+        "F72",
+    ),
+    (
+        "ddp static_graph=True for LLaVA training: torch fails as the graph changed between "
+        "iterations when a batch has no image.",
+        "F74",
+    ),
+    (
+        "resize_token_embeddings after zero.Init: AttributeError, Parameter has no ds_id.",
+        "F76",
+    ),
+    (
+        "Training Qwen2-Audio with sp_size=2: labels are shifted twice, so the model learns "
+        "to predict the token after next.",
+        "F85",
+    ),
+    (
+        "FSDP LoRA: adapter_model.safetensors saved at the end is empty, no tensor in it. peft 0.21",
+        "F91",
+    ),
 ]
 UNRELATED = [
     "--finetuning_type lora --ddp_find_unused_parameters False: after the training no adapter is there",
@@ -394,6 +593,30 @@ UNRELATED = [
     "模型下载后加载很慢，有时候卡住",
     "Lightning: DDP says find_unused_parameters would help, "
     "since the discriminator is skipped every second step.",
+    "How do I merge two LoRA adapters with different ranks in PEFT?",
+    "ZeRO-3 is slower than ZeRO-2 for my 7B model, is that expected?",
+    "FSDP checkpoint to Hugging Face format: which script converts the shards?",
+    "vLLM returns other tokens than transformers for Qwen2-VL with the same prompt.",
+    "My dataset has text-only and image samples; how should the jsonl look?",
+    "Gradient checkpointing increases the step time by 30 %, is there a cheaper way?",
+    "训练时 loss 一直是 0，grad_norm 也是 0，数据的 label 都被 mask 了",
+    "After resuming, tqdm shows the wrong number of steps.",
+    "保存模型太慢，每次要十分钟，能不能异步保存？",
+    "CUDA error: device-side assert triggered when training with a new token in the vocabulary.",
+    "accelerate config asks for zero stage; which one should I take for 8x A100 40G and a 13B model?",
+    "The vision tower is frozen in the official script; why does print_trainable_parameters list it?",
+    "Deepspeed cannot find nvcc. How can I install it without root?",
+    "My MoE model's load balancing loss explodes after 2k steps, single GPU.",
+    "The evaluation hangs when I set dataloader_num_workers to 16 in docker without --shm-size.",
+    "Loss is higher with sequence packing; is the attention mask right?",
+    "ring attention and ulysses: which one is better for 128k context?",
+    "How to use static_graph with DDP to speed up training?",
+    "RecurrentGemma fine-tuning: which learning rate do you recommend?",
+    "Where does peft save the modules_to_save weights?",
+    "DPO reference model: do I need a second copy on the GPU under LoRA?",
+    "Gemma 3n audio encoder: how do I prepare the inputs?",
+    "Why is the optimizer state twice as large as the model in memory?",
+    "Clip gradients by value instead of by norm in Trainer?",
 ]
 
 

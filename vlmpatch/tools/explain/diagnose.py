@@ -20,6 +20,8 @@ TEXT = 8000  # characters of a message that are kept
 ALIKE = 3  # messages that differ in numbers only are looked at this often
 DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
+NAMES = 3  # words that one thing is called by
+TITLE = 300  # characters of the line that says what a report is about
 APART = 2000  # characters of a description in which words that belong together may stand
 GONE_ON = 2  # steps reported after an exception: it was caught
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
@@ -123,10 +125,12 @@ class _Findings:
         echoes = {id(hit.message) for hit in self.hits if hit.symptom.kind == "echo"}
         if any(id(error) not in echoes for error in self.errors):
             return
-        told = [each for each in self.symptoms if each[1].kind == "told"]
+        told = [each for each in self.symptoms if _is_told(each[1])]
+        first, below, _ = self.loose[0].text.partition("\n") if self.loose else ("", "", "")
+        title = first[:TITLE] if below or len(self.loose) > 1 else ""
         for message in self.loose:
             for failure, symptom in told:
-                if vocabulary.tells(message.text, symptom.told):
+                if vocabulary.tells(message.text, symptom.told, title=title):
                     self.ranks.setdefault(failure.id, set()).add(message.source)
                     self.hits.append(Hit(failure, symptom, message))
                 elif vocabulary.tells(message.text, symptom.told, APART):
@@ -237,7 +241,7 @@ def _is_told(symptom: Symptom) -> bool:
 
 def _asked(symptom: Symptom, message: Message) -> bool:
     """Whether ``message`` is one that ``symptom`` is about."""
-    if symptom.kind == "told":
+    if _is_told(symptom):
         return False  # of what is left when nothing else speaks
     return message.cut if symptom.kind == "cut" else _decides(symptom, message)
 
@@ -270,10 +274,16 @@ def _choose(
 ) -> tuple[Hit | None, Message | None]:
     def first(kind: str, foreign: bool) -> Hit | None:
         those = [hit for hit in hits if hit.symptom.kind == kind and hit.failure.foreign is foreign]
-        # Of two symptoms in one message the one that names its patches, or that a person tells of, says more.
+        # Of two symptoms in one message the one that names its patches, or that a person tells of, says more;
+        # of two that are told of, the one that asks for a name.
         return min(
             those,
-            key=lambda hit: (hit.message.at, not hit.symptom.patches, not hit.symptom.told),
+            key=lambda hit: (
+                hit.message.at,
+                not hit.symptom.patches,
+                not hit.symptom.told,
+                kind == "told" and min(map(len, hit.symptom.told)) > NAMES,
+            ),
             default=None,
         )
 

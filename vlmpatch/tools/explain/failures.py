@@ -299,8 +299,10 @@ def _symptom(table: object, number: int) -> Symptom:
             raise ValueError(f"{min(unknown)} is no engine; known: {', '.join(words.engines)}, unknown")
         if alone and not given["told"]:
             raise ValueError("all and any are both empty; one of them says what is seen")
-        if alone != (kind == "told"):
-            raise ValueError("kind is told where told stands without all and any, and nowhere else")
+        if (kind == "told" and not alone) or (alone and kind not in ("told", "perhaps")):
+            raise ValueError(
+                "kind is told where told stands without all and any (or perhaps), and nowhere else"
+            )
         every, some, none, frames = (tuple(map(pattern, given[key])) for key in _LISTS[:4])
         seen, unseen = (tuple(word.lower() for word in given[key]) for key in ("seen", "unseen"))
         told = words.stems(given["told"])

@@ -116,17 +116,28 @@ def under(where: Mapping[str, int]) -> set[str]:
     return {name for strength, name in single if strength == single[0][0]} or {first}
 
 
-def tells(text: str, groups: Iterable[tuple[str, ...]], near: int = NEAR) -> bool:
-    """Whether a stem of each group begins a word of ``text``, all ``near`` one another."""
-    plain = " ".join(text.lower().translate(_QUOTES).split())
-    first, *rest = ([at for stem in stems for at in _begins(plain, stem)] for stems in groups)
+def tells(text: str, groups: Iterable[tuple[str, ...]], near: int = NEAR, title: str = "") -> bool:
+    """Whether a stem of each group begins a word of ``text``, all ``near`` one another, or in ``title``."""
+    plain, above = _plain(text), _plain(title)
+    missing = [stems for stems in groups if not any(_found(above, stem) for stem in stems)]
+    if not missing:
+        return True
+    first, *rest = ([at for stem in stems for at in _begins(plain, stem)] for stems in missing)
     return any(all(any(abs(at - other) <= near for other in others) for others in rest) for at in first)
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.lower().translate(_QUOTES).split())
+
+
+def _found(plain: str, stem: str) -> bool:
+    return next(iter(_begins(plain, stem)), None) is not None
 
 
 def _begins(plain: str, stem: str) -> Iterable[int]:
     stem, _, then = stem.partition("~")
     for at in _occurs(plain, stem):
-        if not then or any(True for _ in _occurs(plain[at + 1 : at + SOON + len(then)], then)):
+        if not then or next(iter(_occurs(plain[at + 1 : at + SOON + len(then)], then)), None) is not None:
             yield at
 
 
