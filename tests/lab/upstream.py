@@ -12,7 +12,7 @@ from tests.lab.envs import Stack
 
 UPSTREAM = launch.ROOT / "upstream"
 STACK = "tf523-ds0198"  # the newest
-SAME_REPORT = {"F03": "F06", "F50": "F53"}  # failures that the report of another one tells of, too
+SAME_REPORT = {"F02": "F08", "F03": "F06", "F50": "F53"}  # failures that the report of another one tells of, too
 SOURCE = re.compile(r"^\+\+\+ b/(?:src/)?(\S+)", re.M)
 
 
@@ -38,7 +38,9 @@ def overlaid(case: str, stack: Stack, folder: Path) -> Path:
     for name in changed(case):
         (folder / name).unlink()
         shutil.copy(site / name, folder / name)
-    text = (UPSTREAM / case / "change.patch").read_bytes().replace(b"/src/", b"/")
+    text = re.sub(
+        rb"^(--- a|\+\+\+ b)/src/", rb"\1/", (UPSTREAM / case / "change.patch").read_bytes(), flags=re.M
+    )
     words = ["patch", "--strip=1", "--fuzz=0", "--batch", "--directory", str(folder)]
     subprocess.run(words, input=text, check=True, capture_output=True)
     return folder
