@@ -12,8 +12,9 @@ an MLP is larger.
 What is done: torch is told that the stream of reductions uses such a gradient, so its memory is not given
 away before that stream is done with it. Nothing waits.
 
-Since 0.19.0 DeepSpeed says so itself on the rank that keeps the result, and on no other. Read in 0.14.5 to
-0.19.8 and shown with streams that are simulated; there was no GPU to run it on. The buckets themselves were
+Since 0.19.0 DeepSpeed says so itself, but for a gradient that is spread over several ranks and whose first
+piece fits into a bucket: of that nothing is said on ranks that keep none of it. Read in 0.14.5 to 0.19.8 and
+shown with streams that are simulated; there was no GPU to run it on. The buckets themselves were
 written to before their reduction was over until 0.14.2, and from 0.17.2 to 0.17.4; that is left to newer
 releases.
 
