@@ -12,7 +12,8 @@ from tests.lab.envs import Stack
 
 UPSTREAM = launch.ROOT / "upstream"
 STACK = "tf523-ds0198"  # the newest
-SAME_REPORT = {"F01": "F06", "F02": "F08", "F03": "F06", "F50": "F53"}  # failures that the report of another one tells of, too
+# Failures that the report of another one tells of, too.
+SAME_REPORT = {"F01": "F06", "F02": "F08", "F03": "F06", "F50": "F53"}
 SOURCE = re.compile(r"^\+\+\+ b/(?:src/)?(\S+)", re.M)
 
 

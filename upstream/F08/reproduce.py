@@ -2,7 +2,7 @@
 
     python reproduce.py      # 1 where a gradient is wrong or the run ends, 0 where all are right; one process
 
-A vision tower that is called once per image, or two forwards before one backward, is such a parameter's module.
+A vision tower that is called once per image is such a module, and any in two forwards before one backward.
 """
 
 import os

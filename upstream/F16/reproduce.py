@@ -2,8 +2,8 @@
 
     python reproduce.py      # 1 where gradients are wrong, 0 where all are right; two ranks, no GPU
 
-Each rank runs one of two branches, as a rank with an image runs a vision tower and one without does not. Here the
-branches are of one size, so that nothing fails; sizes that differ end in an error (gloo) or a hang (NCCL).
+Each rank runs one of two branches, as a rank with an image runs a vision tower and one without does not. Here
+the branches are of one size, so that nothing fails; other sizes end in an error (gloo) or a hang (NCCL).
 """
 
 import multiprocessing
@@ -13,12 +13,13 @@ import sys
 import warnings
 
 os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-warnings.simplefilter("ignore")
 
 import deepspeed
 import torch
 from deepspeed.utils import safe_get_full_grad
 from torch import distributed
+
+warnings.simplefilter("ignore")
 
 
 class Branches(torch.nn.Module):

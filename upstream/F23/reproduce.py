@@ -1,4 +1,4 @@
-"""A model that is made inside a script's own ``deepspeed.zero.Init`` is initialised while its weights are empty.
+"""A model made inside a script's own ``deepspeed.zero.Init`` is initialised while its weights are empty.
 
 python reproduce.py      # 1 where it fails, or is initialised wrongly; 0 where right; one process, no GPU
 """

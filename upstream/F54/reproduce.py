@@ -1,9 +1,9 @@
 """ZeRO-2 with ``overlap_comm`` lets go of a large gradient whose reduction waits on another stream.
 
-    python reproduce.py      # 1 where torch is not told that the stream uses it, 0 where it is; three ranks, no GPU
+    python reproduce.py      # 1 where torch is not told that the stream uses it, 0 where it is; three ranks
 
-The CPU gets two streams that do nothing, so that DeepSpeed takes the way it takes on a GPU. Noted is whether the
-memory of a gradient that is larger than a bucket was recorded for the stream of its reduction.
+The CPU gets two streams that do nothing, so that DeepSpeed takes the way it takes on a GPU. Noted is whether
+the memory of a gradient that is larger than a bucket was recorded for the stream of its reduction.
 """
 
 import contextlib
@@ -14,12 +14,13 @@ import sys
 import warnings
 
 os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-warnings.simplefilter("ignore")
 
 import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 from torch import distributed
+
+warnings.simplefilter("ignore")
 
 BUCKET, RANKS = 32, 3
 
@@ -30,7 +31,8 @@ class Stream:
 
 
 def train(rank: int, port: int, said) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(RANKS)}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     deepspeed.init_distributed(dist_backend="gloo", verbose=False, auto_mpi_discovery=False)
     config = {
         "train_micro_batch_size_per_gpu": 1,

@@ -1,8 +1,8 @@
-"""Under sequence parallelism the gradients of ZeRO-2 are too large by the size of the group; ZeRO-3's are right.
+"""Sequence parallelism: gradients of ZeRO-2 are too large by the size of the group; ZeRO-3's are right.
 
-    python reproduce.py      # 1 where a stage's gradient is not that of the whole row, 0 where all are; two ranks
+    python reproduce.py      # 1 where a stage's gradient is not the whole row's, 0 where all are; two ranks
 
-The loss is that of ALST's tutorial, accelerate and HF Trainer: the ranks' mean losses, gathered differentiably.
+The loss is ALST's, accelerate's and HF Trainer's: the ranks' mean losses, gathered differentiably.
 """
 
 import multiprocessing
@@ -12,7 +12,6 @@ import sys
 import warnings
 
 os.environ |= {"DS_ACCELERATOR": "cpu", "LOCAL_RANK": "0", "OMP_NUM_THREADS": "1"}
-warnings.simplefilter("ignore")
 
 import deepspeed
 import torch
@@ -20,6 +19,8 @@ from deepspeed.runtime.sequence_parallel import parallel_state_sp
 from deepspeed.utils import safe_get_full_grad
 from torch import distributed
 from torch.distributed.nn.functional import all_gather
+
+warnings.simplefilter("ignore")
 
 ROW = torch.arange(32.0).reshape(4, 8) / 32  # four tokens, two on each rank
 

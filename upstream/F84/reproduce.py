@@ -2,7 +2,7 @@
 
     python reproduce.py      # 1 where one is empty, 0 where none is; one process, no GPU
 
-DeepSpeed's adapter is made as accelerate makes it, for a group of one rank, and read as ``Trainer.train`` does.
+DeepSpeed's adapter is made as accelerate makes it, for one rank, and read as ``Trainer.train`` does.
 """
 
 import os
