@@ -28,10 +28,10 @@ _READ = (
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (logs, ("ENDS", "LINE", "LINES", "SOURCES", "WIDE", "LOOSE")),
-    (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES")),
+    (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES", "APART", "TITLE", "NAMES")),
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
-    (vocabulary, ("NEAR",)),
+    (vocabulary, ("NEAR", "SOON")),
 )
 
 

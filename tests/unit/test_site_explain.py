@@ -18,6 +18,7 @@ import pytest
 from tests.generate.failures import CATALOG
 from tests.unit.test_explain import READY
 from tests.unit.test_explain_forms import WHOLE
+from tests.unit.test_explain_told import TOLD, UNRELATED
 from tests.unit.test_logs import LOGS
 from vlmpatch.tools.explain import explain, logs
 from vlmpatch.tools.view.language import Words
@@ -37,6 +38,8 @@ OTHERS = (
     "vlmpatch watch: 3 parameters have no gradient: python -m vlmpatch explain F5",
     "Some ranks of the group are late",
     "Saving a checkpoint hangs with DeepSpeed",
+    "A run hangs\nIt is a fine-tune of Mixtral, a mixture of experts,\nby DeepSpeed ZeRO-3.",
+    'With ZeRO-3 it saves, and hangs:\n  File "/x/engine.py", line 9 in save_checkpoint',
     "zero2: 图文混合训练时卡住",
     "DeepSpeed first, FSDP named only\nRuntimeError: 'weight' must be 2-D",
     "zero2 works, and zero3 does not\nThe size of tensor a (0) must match the size of tensor b (7)",
@@ -61,7 +64,8 @@ def pasted(raw: bytes) -> str | None:
 def texts() -> list[str]:
     printed = [log.read_text("utf-8") for log in LOGS]
     forms = [form(text) for text in printed for form in WHOLE.values()]
-    return [*OTHERS, *printed, *filter(None, map(pasted, forms))]
+    written = [*(text for text, _ in TOLD), *UNRELATED]
+    return [*OTHERS, *written, *printed, *filter(None, map(pasted, forms))]
 
 
 def said(text: str) -> dict[str, Any]:

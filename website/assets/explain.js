@@ -79,7 +79,22 @@
     });
   }
 
+  /** The lines in `text` where it is JSON: a list of them, or one of a list that was spread over lines. */
+  function listed(text) {
+    const ofStrings = text[0] === '"' || ["[", '"'].includes(text.slice(1).replace(/^[ \t\n\r\f\v]+/, "")[0]);
+    if (!ofStrings || !["]", '"'].includes(text.at(-1))) return [];
+    try {
+      const strings = [JSON.parse(toText(text))].flat(Infinity).filter((each) => typeof each === "string");
+      return strings.flatMap((each) => each.split("\n"));
+    } catch {
+      return [];
+    }
+  }
+
   function unfolded(line, known) {
+    const bare = line.replace(/^[ \t\n\r\f\v]+|[ \t\n\r\f\v]+$/g, "");
+    const lines = ["[", '"'].includes(bare[0]) ? listed(bare.replace(/,$/, "")) : [];
+    if (lines.length) return lines.flatMap((whole) => unfolded(toBytes(whole), known));
     const letter = (_, code, sign) =>
       code ? toBytes(String.fromCharCode(parseInt(code, 16)).toWellFormed().replace("\ufffd", "?")) : LETTERS[sign] || sign;
     if (line.includes("\\n") && !line.startsWith('{"log":"')) {
@@ -155,6 +170,13 @@
       fresh = true;
     }
     return { at, source: source.join(" "), text, fresh, wide };
+  }
+
+  /** What a person wrote above a traceback that came without its first line. */
+  function beforeFrames(message, known) {
+    const lines = message.text.split("\n"), frame = lines.findIndex((line) => matched(known.FRAME, line));
+    const words = lines.slice(0, frame < 0 ? lines.length : frame);
+    return { ...message, text: words.join("\n"), line: words[0] || "" };
   }
 
   class Source {
@@ -409,7 +431,7 @@
     return single.length ? single.filter(({ strength }) => strength === single[0].strength).map(({ name }) => name) : [first];
   }
 
-  function begins(plain, stem) {
+  function occurs(plain, stem) {
     const places = [], letter = /[0-9a-z]/i, inWord = /[0-9a-z_]/i;
     for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
       if (!(at && letter.test(stem[0]) && inWord.test(plain[at - 1]))) places.push(at);
@@ -417,11 +439,26 @@
     return places;
   }
 
-  /** Whether a stem of each group begins a word of `text`, all near one another. */
-  function tells(text, groups, known) {
-    const plain = text.toLowerCase().trim().replace(SPACE, " ");
-    const [ats, ...rest] = groups.map((stems) => stems.flatMap((stem) => begins(plain, stem)));
-    return ats.some((at) => rest.every((others) => others.some((other) => Math.abs(at - other) <= known.NEAR)));
+  /** Where `stem` begins a word; `a~b` is two words, the second soon after the first. */
+  function begins(plain, stem, known) {
+    const [word, then] = stem.split("~");
+    const places = occurs(plain, word);
+    return then ? places.filter((at) => occurs(plain.slice(at + 1, at + known.SOON + then.length), then).length) : places;
+  }
+
+  /** Whether a stem of each group begins a word of `text`, all `near` one another, or in `title`. */
+  function tells(text, groups, known, near = known.NEAR, title = "") {
+    const [plain, above] = [text, title].map((each) =>
+      each.toLowerCase().replaceAll("\u2019", "'").replaceAll("`", "").trim().replace(SPACE, " "));
+    const missing = groups.filter((stems) => !stems.some((stem) => begins(above, stem, known).length));
+    if (!missing.length) return true;
+    const [ats, ...rest] = missing.map((stems) => stems.flatMap((stem) => begins(plain, stem, known)));
+    return ats.some((at) => rest.every((others) => others.some((other) => Math.abs(at - other) <= near)));
+  }
+
+  /** Whether a person's words are all that `symptom` asks for. */
+  function isTold(symptom) {
+    return Boolean(symptom.told) && !symptom.every && !symptom.some;
   }
 
   // --- diagnose.py ---------------------------------------------------------------------------------------
@@ -459,7 +496,7 @@
       if (known.data.ownLines.some((words) => message.text.startsWith(words))) this.spoke(message);
       message = { ...message, text: message.text.slice(-known.TEXT) };
       if (message.cut) this.cut = message;
-      else if (!message.error && this.loose.length < known.KEPT) this.loose.push(message);
+      if (!message.error && this.loose.length < known.KEPT) this.loose.push(message.cut ? beforeFrames(message, known) : message);
       known.symptoms.forEach(([failure, symptom], number) => {
         if (Boolean(symptom.own) !== own || !this.asked(symptom, message) || !fits(symptom, squeezed, known)) return;
         const hit = this.show(failure, symptom, message), already = this.counts.get(number) || 0;
@@ -475,11 +512,17 @@
     }
 
     tell() {
-      if (this.errors.length) return;
-      for (const message of this.loose) {
-        for (const [failure, symptom] of this.known.symptoms) {
-          if (symptom.kind === "told" && tells(message.text, symptom.told, this.known)) {
+      const { known, loose } = this;
+      const echoes = new Set(this.hits.filter(({ symptom }) => symptom.kind === "echo").map(({ message }) => message));
+      if (this.errors.some((error) => !echoes.has(error))) return;
+      const [head, ...below] = loose.length ? loose[0].text.split("\n") : [""];
+      const title = below.length || loose.length > 1 ? head.slice(0, known.TITLE) : "";
+      for (const message of loose) {
+        for (const [failure, symptom] of known.symptoms.filter(([, each]) => isTold(each))) {
+          if (tells(message.text, symptom.told, known, known.NEAR, title)) {
             this.hits.push(this.show(failure, symptom, message));
+          } else if (tells(message.text, symptom.told, known, known.APART)) {
+            this.hits.push({ failure, symptom: { ...symptom, kind: "perhaps" }, message });
           }
         }
       }
@@ -495,7 +538,7 @@
     }
 
     asked(symptom, message) {
-      if (symptom.kind === "told") return false;
+      if (isTold(symptom)) return false;
       if (symptom.kind === "cut") return message.cut;
       if (symptom.kind !== "echo" || !message.error) return true;
       const begins = Math.max(message.text.lastIndexOf(message.line), message.text.includes(message.line) ? 0 : message.text.length - 1);
@@ -508,19 +551,20 @@
     return items.reduce((best, each) => (best === null || key(each) < key(best) ? each : best), null);
   }
 
-  function choose(hits, unknown, cut, watched) {
+  function choose(hits, unknown, cut, { watched, NAMES }) {
     const of = (kind, foreign) =>
       first(hits.filter((hit) => hit.symptom.kind === kind && hit.failure.foreign === foreign), (hit) =>
-        4 * hit.message.at + (hit.symptom.patches ? 0 : 2) + (hit.symptom.told ? 0 : 1));
+        8 * hit.message.at + (hit.symptom.patches ? 0 : 4) + (hit.symptom.told ? 0 : 2) +
+        (kind === "told" && Math.min(...hit.symptom.told.map((stems) => stems.length)) > NAMES ? 1 : 0));
     const ours = of("error", false);
     if (ours) return [ours, ours.message];
     const theirs = of("error", true), message = first(unknown, (each) => each.at);
     if (theirs && (!message || theirs.message.at <= message.at)) return [theirs, theirs.message];
     if (message) return [null, message];
-    const echo = of("echo", false) || of("echo", true);
+    const echo = of("echo", false) || of("told", false) || of("echo", true);
     if (echo) return [echo, echo.message];
     if (cut) return [null, cut];
-    const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false) || of("told", false);
+    const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false);
     if (left) return [left, left.message];
     const bare = hits.find((hit) => hit.symptom.kind === "perhaps");
     return [null, bare ? bare.message : null];
@@ -534,7 +578,7 @@
       lowered.some((text) => text.includes(toBytes(fact))) || message.text.replaceAll("\n", "").toLowerCase().includes(fact);
     const under = enginesOf(lowered, known);
     const saidOf = ({ symptom, message }) =>
-      !symptom.told || [message, ...findings.loose].some((each) => tells(each.text, symptom.told, known));
+      !symptom.told || isTold(symptom) || [message, ...findings.loose].some((each) => tells(each.text, symptom.told, known));
     const borneOut = ({ symptom, message }) =>
       (!symptom.seen || symptom.seen.some((fact) => occurs(fact, message))) &&
       !(symptom.unseen || []).some((fact) => occurs(fact, message));
@@ -548,7 +592,7 @@
     );
     const named = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
     const unknown = findings.errors.filter((each) => !named.has(each) && !caught(each));
-    const [hit, message] = choose(hits, unknown, findings.cut, known.watched);
+    const [hit, message] = choose(hits, unknown, findings.cut, known);
     const maybe = hits.filter((each) => ["perhaps", "cut"].includes(each.symptom.kind) && each.message === message);
     return {
       hit,
