@@ -84,12 +84,15 @@ def main(folder: Path) -> None:
     import transformers
 
     for name, kind in MODELS.items():
-        if not hasattr(transformers, kind.model):
-            continue
         made = folder / name
-        files.build(kind, made)
+        if hasattr(transformers, kind.model):
+            files.build(kind, made)
+        else:  # older than the model: others have its tokenizer
+            made.mkdir()
+            files.write_tokenizer(kind, made)
         renumbered(made)
-        weights(made, kind)
+        if hasattr(transformers, kind.model):
+            weights(made, kind)
     qwen3(folder / "qwen3-vl-tiny", folder / "Qwen2-VL")
     gemma3(folder / "gemma-3-tiny")
     if hasattr(transformers, SMOLVLM.model):
@@ -98,6 +101,7 @@ def main(folder: Path) -> None:
         standin.make(folder / "MiniCPM-V")
     language(folder / "tinyllama", folder / "Qwen2-VL")
     tower(folder / "clip-tiny")
+    internvl(folder / "internvl-tiny")
     rows = data(folder / "data")
     hub_data(folder / "data", rows)
 
@@ -249,6 +253,62 @@ def tower(folder: Path) -> None:
     config = transformers.CLIPVisionConfig(**VISION, image_size=56, patch_size=14)
     transformers.CLIPVisionModel(config).save_pretrained(folder)
     transformers.CLIPImageProcessor(size={"shortest_edge": 56}, crop_size=side).save_pretrained(folder)
+
+
+def internvl(folder: Path) -> None:
+    """InternVL as its repository saves it: a tower of its own in front of Qwen2. It adds its own tokens."""
+    import torch
+    import transformers
+    from safetensors.torch import save_file
+
+    folder.mkdir()
+    known = files.write_tokenizer(QWEN2_VL, folder)
+    torch.manual_seed(0)
+    text = transformers.Qwen2Config(
+        **{**TEXT, "vocab_size": len(known), "architectures": ["Qwen2ForCausalLM"]}
+    )
+    language = transformers.Qwen2ForCausalLM(text)
+    vision = {**VISION, "image_size": 56, "patch_size": 14, "qkv_bias": True, "qk_normalization": False}
+    settings = {
+        "model_type": "internvl_chat",
+        "architectures": ["InternVLChatModel"],
+        "llm_config": text.to_dict(),
+        "vision_config": {**vision, "norm_type": "layer_norm", "initializer_factor": 1.0},
+        "force_image_size": 56,
+        "downsample_ratio": 0.5,
+        "select_layer": -1,
+        "template": "internvl2_5",
+        "ps_version": "v2",
+    }
+    (folder / "config.json").write_text(json.dumps(settings))
+    found = {f"language_model.{name}": value.clone() for name, value in language.state_dict().items()}
+    for name, shape in _of_tower(text.hidden_size).items():
+        found[name] = 0.05 * torch.randn(shape) + (len(shape) == 1 and not name.endswith(".bias"))
+    save_file(found, folder / "model.safetensors", {"format": "pt"})
+
+
+def _of_tower(language: int) -> dict[str, tuple[int, ...]]:
+    """The shapes of InternVL's tower, and of what leads from it to a model that is ``language`` wide."""
+    wide, inner, merged = VISION["hidden_size"], VISION["intermediate_size"], 4 * VISION["hidden_size"]
+    found: dict[str, tuple[int, ...]] = {
+        "vision_model.embeddings.class_embedding": (1, 1, wide),
+        "vision_model.embeddings.position_embedding": (1, 17, wide),
+        "vision_model.embeddings.patch_embedding.weight": (wide, 3, 14, 14),
+        "vision_model.embeddings.patch_embedding.bias": (wide,),
+    }
+    linear = {"mlp1.1": (language, merged), "mlp1.3": (language, language)}
+    norms = {"mlp1.0": merged}
+    for number in range(VISION["num_hidden_layers"]):
+        layer = f"vision_model.encoder.layers.{number}"
+        found |= {f"{layer}.ls1": (wide,), f"{layer}.ls2": (wide,)}
+        norms |= {f"{layer}.norm1": wide, f"{layer}.norm2": wide}
+        linear |= {f"{layer}.attn.qkv": (3 * wide, wide), f"{layer}.attn.proj": (wide, wide)}
+        linear |= {f"{layer}.mlp.fc1": (inner, wide), f"{layer}.mlp.fc2": (wide, inner)}
+    for name, shape in linear.items():
+        found |= {f"{name}.weight": shape, f"{name}.bias": (shape[0],)}
+    for name, width in norms.items():
+        found |= {f"{name}.weight": (width,), f"{name}.bias": (width,)}
+    return found
 
 
 def data(folder: Path, rows: int = 12) -> list[dict[str, Any]]:

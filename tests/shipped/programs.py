@@ -187,7 +187,7 @@ class Workshop:
         folders = os.pathsep.join(str(root / each) for each in program.folders)
         sharded = {"fsdp": engine.removeprefix("fsdp")} if engine in FSDP else {}
         settings = _filled(json.dumps({**program.settings, **sharded}), places)
-        words = [_filled(each, places) for each in (*program.arguments, *TRAINING)]
+        words = [_filled(each, places) for each in (*TRAINING, *program.arguments)]
         script = HERE / program.driver if program.driver else root / program.script
         start = (START, out / "result.json", folders, settings, script)
         switch = program.off if engine == REFERENCE else program.on

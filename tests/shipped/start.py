@@ -4,8 +4,9 @@
 
 ``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that
 are imported and that this stack's release does not have; ``set``, values that the repository asks its users
-to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub; ``fsdp``, the
-version of FSDP that shards, if one does. ``RESULT`` is what the training came to: the log, and weights.
+to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub; ``joined``:
+its ranks are joined before it begins, for it would ask for NCCL and count GPUs; ``fsdp``, the version of FSDP
+that shards, if one does. ``RESULT`` is what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def main() -> None:
                 sys.modules.setdefault(name, _Unused(name))
     sys.meta_path.append(_Parts(tuple(f"{unused}." for unused in asked.get("unused", ()))))
     _without_a_gpu()
+    if asked.get("joined"):
+        _joined()
     if asked.get("fsdp"):
         trainers.let_accelerate_shard_on_cpu(asked["fsdp"])
     for place in asked.get("absent", ()):
@@ -104,8 +107,18 @@ def _without_a_gpu() -> None:
             setattr(PreTrainedModel, name, _as_asked)
 
 
+def _joined() -> None:
+    import torch
+    from torch import distributed
+
+    distributed.init_process_group("gloo")
+    torch.cuda.device_count = lambda: 1
+
+
 def _attention_of_the_stand_in() -> None:
     """What some releases import as they are imported themselves, if it is there."""
+    if not importlib.util.find_spec("transformers.modeling_flash_attention_utils"):
+        return
     from transformers import modeling_flash_attention_utils as used
 
     modules = [importlib.import_module(name) for name in ("flash_attn", "flash_attn.bert_padding")]

@@ -22,6 +22,7 @@ ERROR = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception): .*)")
 PEER = re.compile(r"\[\S*pair\.cc:\d+\]")  # gloo's: the other rank was ended, which had waited too long
 PLACE = re.compile(r"(/[\w.+-]+){2,}/")
 LONGEST = 110  # characters of a message
+JUDGED = ("engines", "fails", "says")  # of a program, what is said of it and not to it
 
 WORDS = {
     "en": {
@@ -97,7 +98,8 @@ def _engines(known: Mapping[str, Program], id_: str) -> tuple[str, ...]:
 
 def key(program: Program) -> str:
     """Of the program as it is told to run, and of all patches in reach of its stack."""
-    parts = [dataclasses.asdict(program), store.patches(envs.read_stacks()[program.stack])]
+    told = {name: value for name, value in dataclasses.asdict(program).items() if name not in JUDGED}
+    parts = [told, store.patches(envs.read_stacks()[program.stack])]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 

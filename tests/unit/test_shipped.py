@@ -131,6 +131,8 @@ def test_what_is_on_file_is_current_until_the_program_or_a_patch_changes(
     table.keep([line])
     assert table.current() == {(program.id, "ddp")}
 
+    said = dataclasses.replace(program, fails=("ddp",), says=("a-patch",))
+    assert table.key(said) == table.key(program)
     told = dataclasses.replace(program, arguments=(*program.arguments, "--more"))
     monkeypatch.setattr(programs, "read", lambda: ({program.id: told}, ()))
     assert not table.current()
