@@ -250,6 +250,12 @@ EXPANDED = (
             "F72",
         ),
         ("FSDP\nRuntimeError: The tensor has a non-zero number of elements, but its data is not", "F39"),
+        (
+            "# TypeError: WhisperForConditionalGeneration.forward() got an unexpected keyword argument "
+            "'num_items_in_batch'\n" + TRACE,
+            None,
+        ),
+        ("A detector of cars (multimodal), on kitti\n" + FINISHED, None),
         ("Lora\nRuntimeError: " + NO_GRAPH + "\nmodel.enable_input_require_grads()", "F5"),
         ("用LoRA微调\n" + TWICE, "F3"),
     ],

@@ -58,6 +58,7 @@ _PREFIXES = tuple(
         (r"\[\d{1,9}\](?=\s|\[|$) ?", False),
         (r"E {3,12}(?=\S)", False),  # pytest's
         (r"> ?", False),
+        (r"#{1,6} (?=[A-Z])", False),  # a title's
     )
 )
 _BOXED = '{"log":"'
