@@ -35,7 +35,7 @@ def look(code):
     function = code.function("greet")
     if function is None:
         raise Unrecognised(f"{code.module} has no greet")
-    return "greet is mended upstream" if "goodbye" in function else None
+    return "greet is fixed upstream" if "goodbye" in function else None
 
 def apply(patch, module):
     patch.wrap(module, "greet", lambda f, *args, **kw: f(*args, **kw).replace("hello", "goodbye"))

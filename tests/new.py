@@ -125,7 +125,7 @@ def main() -> int:
         prog="python -m tests.new", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("upstream", help="a folder of patches/")
-    parser.add_argument("id", help="kebab-case, named by what is mended; users type it")
+    parser.add_argument("id", help="kebab-case, named by what is fixed; users type it")
     parser.add_argument(
         "--failure", required=True, help="the failure it fixes, as `explain` names it, or: new"
     )

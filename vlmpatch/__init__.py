@@ -1,7 +1,7 @@
 """Version-gated patches that let vision-language models train with gradient checkpointing.
 
 ``import vlmpatch`` as a script's first line reads the catalog and arms import hooks; nothing heavy is
-imported. Each patch is then applied when, and only if, the installed code it mends is imported.
+imported. Each patch is then applied when, and only if, the installed code it fixes is imported.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from tests.matrix import render, rows
 from tests.matrix.store import Store
 from vlmpatch.tools.cases import Case
 
-MARKS = {render.MENDED: "mended", render.RIGHT: "right", render.OVERRULED: "mended", render.WRONG: "wrong"}
+MARKS = {render.FIXED: "fixed", render.RIGHT: "right", render.OVERRULED: "fixed", render.WRONG: "wrong"}
 ENGINES = {
     "none": "–",
     "ddp": "DDP",

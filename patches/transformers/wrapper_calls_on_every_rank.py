@@ -22,7 +22,7 @@ Left alone: one process; a module that is no wrapper of a model which ``batches-
 whose forward, with the methods it calls, names no tower of it; what nobody gathers (DDP, ZeRO-1 and 2,
 weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which counts what a stand-in brings;
 a part without weights.
-Not mended: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
+Not fixed: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
 checkpoints by itself; arguments beside tensors, numbers, words and what holds them, which a warning names.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044

@@ -19,14 +19,14 @@ else:
     import tomli as tomllib
 
 FILE = Path(__file__).with_name("decisions.toml")
-FINE = ("=", "mended")
+FINE = ("=", "fixed")
 STACKS = ("tf445-ds0154", "tf457-ds0182", "tf523-ds0198")  # on which every cell is run, or spoken for
 Cell = tuple[str, str, str]  # stack, row and engine
 
 
 @dataclass(frozen=True)
 class Decision:
-    """A cause: the cells it may be said of, and why nothing mends or fills them, in Markdown."""
+    """A cause: the cells it may be said of, and why nothing fixes or fills them, in Markdown."""
 
     rows: tuple[str, ...]
     engines: tuple[str, ...]

@@ -80,12 +80,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         stack, out = envs.read_stacks()[name], tmp_path_factory.mktemp(name)
         wanted = [case.cell for case in CASES.values() if name in case.stacks]
         bare = cells.run(stack, cells.with_references(wanted), out / "bare")
-        return bare, mended(stack, wanted, out)
+        return bare, fixed(stack, wanted, out)
 
     return run
 
 
-def mended(stack: envs.Stack, wanted: list[Cell], out: Path) -> dict[str, Result]:
+def fixed(stack: envs.Stack, wanted: list[Cell], out: Path) -> dict[str, Result]:
     """``wanted`` with vlmpatch, but without what hides these failures in models that it knows."""
     # Checkpoints hold what torch loads no more since 2.6; DeepSpeed of that time says nothing about it.
     env = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
@@ -224,7 +224,7 @@ def test_every_setting_of_every_release(name: str, tmp_path: Path) -> None:
     stack = envs.read_stacks()[name]
     wanted = [cell for cell in sweep() if cell.scenario != "no_sync" or name not in WITHOUT_NO_SYNC]
     cells.run(stack, [cell.reference for cell in wanted], tmp_path / "bare")
-    found = mended(stack, wanted, tmp_path)
+    found = fixed(stack, wanted, tmp_path)
     wrong = [str(found[cell.id]) for cell in wanted if not holds(cell, found[cell.id])]
     assert not wrong, "\n".join(wrong)
 

@@ -53,7 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
         loses = [one for one in wanted if one.engine in LOSES.get(name, ())]
         keeps = [one for one in wanted if one not in loses]
         right = run(stack, [off(one) for one in keeps], folder / "off", patched=False)
-        right |= run(stack, [off(one) for one in loses], folder / "mended", patched=True) if loses else {}
+        right |= run(stack, [off(one) for one in loses], folder / "fixed", patched=True) if loses else {}
         return right, run(stack, wanted, folder / "patched", patched=True)
 
     return of_stack

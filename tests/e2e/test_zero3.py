@@ -1,7 +1,7 @@
 """ZeRO-3 on real ranks: gradients, gathers, and that nothing stays gathered after a backward.
 
 Every gradient is measured twice: those of the first step against plain autograd without DeepSpeed,
-those of every step against the same run with checkpointing off. Bare runs show what is mended.
+those of every step against the same run with checkpointing off. Bare runs show what is fixed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STACKS = {
 HANGS_ON = tuple(STACKS) if FULL else ("tf457-ds0182",)
 EVERYWHERE = ("plain", "two forwards")  # what each tuning and each failure needs
 BROKE_TO_SAVE = {"tf447-ds0169", "tf457-ds0182"}  # DeepSpeed 0.16.5 to 0.19.2
-ENDED_F4 = {"tf523-ds0198"}  # DeepSpeed 0.19.3 mended the crash, not the third gather
+ENDED_F4 = {"tf523-ds0198"}  # DeepSpeed 0.19.3 fixed the crash, not the third gather
 TORCH_STYLE = {"tf523-ds0198"}  # loss.backward() instead of engine.backward(loss)
 # DeepSpeed itself cannot run backward twice over one graph there, checkpointing or not.
 NO_SECOND_BACKWARD = {"tf523-ds0198"}

@@ -67,7 +67,7 @@ def gigabytes(stacks, cache):
 
 def missing(stacks, cache):
     # type: (list[str], str) -> list[str]
-    """What is missing, a line each, with the command that mends it."""
+    """What is missing, a line each, with the command that fixes it."""
     found = []
     if sys.version_info < PYTHON:
         mine = ".".join(map(str, sys.version_info[:2]))

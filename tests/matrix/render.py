@@ -22,7 +22,7 @@ NAMES = {
     "timm": "timm",
 }
 NAMED = ("torch", "transformers", "deepspeed", "peft", "ms-swift", "trl", "axolotl", "timm")
-MENDED, RIGHT, OVERRULED, WRONG, ABSENT = "✗ → ✓", "✓", "✗ → ✓ ⚠", "**?**", ""
+FIXED, RIGHT, OVERRULED, WRONG, ABSENT = "✗ → ✓", "✓", "✗ → ✓ ⚠", "**?**", ""
 EARLIER = "\\*"
 
 WORDS = {
@@ -38,7 +38,7 @@ WORDS = {
         ),
         "dates": "Measured {first} to {last}, CPU; {torch} and Python 3.11 where a stack names no other.",
         "legend": (
-            f"{MENDED} fails without vlmpatch, right with it · {RIGHT} right without and with it "
+            f"{FIXED} fails without vlmpatch, right with it · {RIGHT} right without and with it "
             f"· {OVERRULED} the same, where the user's own choice could only fail: overruled, with a warning "
             f"· {EARLIER} measured on an earlier revision · empty: the stack lacks what the row needs, or it "
             "was not run"
@@ -84,7 +84,7 @@ WORDS = {
         ),
         "dates": "测量日期 {first} 至 {last}，CPU；未注明的环境为 {torch}、Python 3.11。",
         "legend": (
-            f"{MENDED} 不用 vlmpatch 失败，使用后正确 · {RIGHT} 用与不用都正确 · {OVERRULED} "
+            f"{FIXED} 不用 vlmpatch 失败，使用后正确 · {RIGHT} 用与不用都正确 · {OVERRULED} "
             f"同前，但用户的显式选择必然失败：改用其他方式并提示 · {EARLIER} 在较早修订上测得 · "
             "空白：该环境缺少所需内容，或未运行"
         ),
@@ -150,7 +150,7 @@ class Measured:
         mark = EARLIER if (stack, row.id) in self.earlier else ""
         if bare.outcome == "right":
             return RIGHT + mark
-        return (OVERRULED if row.warns else MENDED) + mark
+        return (OVERRULED if row.warns else FIXED) + mark
 
     def verified(self) -> dict[str, dict[str, set[str]]]:
         """Stacks on which a patch's failure was seen, and gone with it, by patch; and its revisions there."""

@@ -46,7 +46,7 @@ class Taken:
         whole = len(self.plain)
         if patched < whole:
             return "wrong"
-        return "right" if bare == whole else "mended"
+        return "right" if bare == whole else "fixed"
 
 
 def together(one: Trace, other: Trace) -> int:

@@ -32,7 +32,7 @@ WORDS = {
             "that need a GPU or read videos: tiny models with the real special tokens, rows with an image "
             "beside rows without one where a program takes such, two ranks, three steps. Right is: norms of "
             "gradients and of weights, step for step, as under DDP without checkpointing, to {alike}. "
-            "`=`: right without vlmpatch and with it. `mended`: ends or trains otherwise without it, right "
+            "`=`: right without vlmpatch and with it. `fixed`: ends or trains otherwise without it, right "
             "with it. `ends`: in both. An empty cell was not run, `tests/shipped/programs.toml` says why."
         ),
         "head": ("program", "on", *ENGINES, *FSDP, "without vlmpatch", "apart"),
@@ -49,7 +49,7 @@ WORDS = {
             "{repositories} 个公开仓库的 {count} 个训练程序，除需要 GPU 或读取视频的导入外未作修改："
             "带有真实特殊 token 的微型模型，有图像的样本与无图像的样本混合（程序支持时），两个 rank，三步。"
             "正确是指：逐步的梯度范数与权重范数与不用检查点的 DDP 相同，误差不超过 {alike}。"
-            "`=`：不用与用 vlmpatch 都正确。`mended`：不用时报错或训练错误，用后正确。`ends`：两者都报错。"
+            "`=`：不用与用 vlmpatch 都正确。`fixed`：不用时报错或训练错误，用后正确。`ends`：两者都报错。"
             "空格未运行，原因见 `tests/shipped/programs.toml`。"
         ),
         "head": ("程序", "环境", *ENGINES, *FSDP, "不用 vlmpatch 时", "相差"),
@@ -79,7 +79,8 @@ class Line(NamedTuple):
 
 def read() -> list[Line]:
     """Every line of the record."""
-    return [Line(**line) for _, line in table.read(STORE, Line._fields, AGAIN)]
+    lines = [Line(**line) for _, line in table.read(STORE, Line._fields, AGAIN)]
+    return [line._replace(word=grid.from_file(line.word)) for line in lines]
 
 
 def keep(lines: Iterable[Line]) -> None:
@@ -89,7 +90,7 @@ def keep(lines: Iterable[Line]) -> None:
         found = {(line.program, line.engine): line for line in (read() if STORE.exists() else ())}
         found |= {(line.program, line.engine): line for line in lines}
         kept = [line for line in found.values() if line.engine in _engines(known, line.program)]
-        table.write(STORE, Line._fields, sorted(kept))
+        table.write(STORE, Line._fields, sorted(line._replace(word=grid.on_file(line.word)) for line in kept))
 
 
 def _engines(known: Mapping[str, Program], id_: str) -> tuple[str, ...]:
@@ -177,8 +178,8 @@ def _row(program: Program, lines: list[Line]) -> tuple[str, ...]:
     url = f"https://github.com/{program.repository}/blob/{program.commit}/{program.script}"
     name = program.script.rpartition("/")[2]
     place = f"`{program.id}`: {program.repository} [{name}]({url}) at `{program.commit[:9]}`"
-    endings = dict.fromkeys(line.bare for line in lines if line.word in ("mended", "ends"))
-    apart = [float(line.patched) for line in lines if line.word in ("=", "mended")]
+    endings = dict.fromkeys(line.bare for line in lines if line.word in ("fixed", "ends"))
+    apart = [float(line.patched) for line in lines if line.word in ("=", "fixed")]
     return (
         place,
         _versions(program.stack),

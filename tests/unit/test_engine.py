@@ -90,7 +90,7 @@ def test_not_needed_by_the_code(world: World) -> None:
     world.package(package, 'def greet(who):\n    return "goodbye for good " + who\n')
     engine = world.engine()
     importlib.import_module(package)
-    assert engine.status()[id_] == (id_, State.NOT_NEEDED, "greet is mended upstream")
+    assert engine.status()[id_] == (id_, State.NOT_NEEDED, "greet is fixed upstream")
 
 
 def test_a_target_of_another_shape_is_a_conflict(world: World, warnings: list[str]) -> None:
@@ -249,7 +249,7 @@ import sys
 def look(code): return None
 def apply(patch, module):
     patch.wrap(module, "greet", lambda f, *args, **kw: f(*args, **kw).replace("hello", "goodbye"))
-    if module.__name__ == "{names[broken]}" and not hasattr(sys, "mended"):
+    if module.__name__ == "{names[broken]}" and not hasattr(sys, "fixed"):
         raise {kind}("no")
 """
     world.distribution("fakelib", "1.5")
@@ -264,11 +264,11 @@ def apply(patch, module):
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         engine.redo([])
     assert [greeting(name) for name in names] == ["hello you"] * 2
-    sys.mended = True  # type: ignore[attr-defined]
+    sys.fixed = True  # type: ignore[attr-defined]
     try:
         engine.redo([])
     finally:
-        del sys.mended  # type: ignore[attr-defined]
+        del sys.fixed  # type: ignore[attr-defined]
     assert engine.status()[id_].state is State.APPLIED
     assert [greeting(name) for name in names] == ["goodbye you"] * 2
     engine.undo([])

@@ -56,12 +56,12 @@ def test_what_has_no_chinese_is_listed(tmp_path: Path, monkeypatch: pytest.Monke
     )
     (tmp_path / "patches").mkdir()
     (tmp_path / "patches" / "one.py").write_text(
-        'def look(code: Code) -> str | None:\n    return "{} is not installed; it is mended"'
+        'def look(code: Code) -> str | None:\n    return "{} is not installed; it is fixed"'
     )
     monkeypatch.setattr(untranslated, "default_path", lambda: str(tmp_path / "compat.toml"))
     assert untranslated.owed() == [
         "compat.toml, one: summary",
         "failures/, disk: title",
         "cases/, three: en",
-        "patches/one.py: it is mended",
+        "patches/one.py: it is fixed",
     ]

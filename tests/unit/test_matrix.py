@@ -206,10 +206,10 @@ def test_the_page_marks_what_is_of_an_earlier_revision() -> None:
     measured = render.Measured(Store(Path("/nonexistent")))
     measured.pairs = {(STACK.name, known.id): (FAILED, dataclasses.replace(APPLIED, date="2026-01-02"))}
     measured.faults = {(STACK.name, known.id): []}
-    assert measured.symbol(STACK.name, known) == render.MENDED
+    assert measured.symbol(STACK.name, known) == render.FIXED
     assert measured.standing(render.WORDS["en"]).startswith("1 of 1 results are of the row")
     measured.earlier = {(STACK.name, known.id)}
-    assert measured.symbol(STACK.name, known) == render.MENDED + render.EARLIER
+    assert measured.symbol(STACK.name, known) == render.FIXED + render.EARLIER
     assert "1 (2026-01-02), marked \\*, were measured on an earlier" in measured.standing(render.WORDS["en"])
 
 

@@ -24,8 +24,8 @@ WRONG, ENDS = {"off": 0.1, "same": False}, {"error": "AssertionError"}
         (RIGHT, RIGHT, "harmed"),
         (RIGHT, WRONG, "harmed"),
         (RIGHT, ENDS, "harmed"),
-        (WRONG, RIGHT, "mended"),
-        (ENDS, RIGHT, "mended"),
+        (WRONG, RIGHT, "fixed"),
+        (ENDS, RIGHT, "fixed"),
         (WRONG, WRONG, "wrong"),
         (WRONG, ENDS, "ends now"),
         (ENDS, ENDS, "ends"),
@@ -62,7 +62,7 @@ def test_a_run_that_was_cut_off_goes_on_with_the_rest(
     recorded.save({})
     cells = table.cells_of(["nothing"], ["ddp", "zero2"], ACCUMULATION)
     table.record("s", {cells[0]: "="})
-    table.record("s", {cells[2]: "mended"})
+    table.record("s", {cells[2]: "fixed"})
     assert table.unrecorded("s", cells) == [cells[1], cells[3]]
     assert table.unrecorded("t", cells) == cells
 

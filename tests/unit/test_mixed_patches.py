@@ -154,8 +154,8 @@ class Trainer:
 
 def test_the_rule_is_looked_for() -> None:
     assert unused.look(api.Code("m", "m.py", RULE)) is None
-    mended = RULE.replace("not model.is_gradient_checkpointing", "True")
-    assert "whatever the checkpointing" in unused.look(api.Code("m", "m.py", mended))
+    fixed = RULE.replace("not model.is_gradient_checkpointing", "True")
+    assert "whatever the checkpointing" in unused.look(api.Code("m", "m.py", fixed))
     with pytest.raises(api.Unrecognised):
         unused.look(api.Code("m", "m.py", "pass"))
 

@@ -27,8 +27,8 @@ def look(source: str) -> Any:
 @pytest.mark.parametrize("cache", ["past_key_values", "cache"])
 def test_the_bug_is_known_by_either_name_of_the_cache(cache: str) -> None:
     assert look(SOURCE.format(cache=cache)) is None
-    mended = SOURCE.format(cache=cache).replace(f" and {cache} is None", "")
-    assert look(mended) == "rows are looked for beside a cache too"
+    fixed = SOURCE.format(cache=cache).replace(f" and {cache} is None", "")
+    assert look(fixed) == "rows are looked for beside a cache too"
 
 
 def test_another_name_is_no_form_that_is_known() -> None:

@@ -14,7 +14,7 @@ from vlmpatch.tools.doctor import verified
 from vlmpatch.tools.retire import Retirement, Upgrade
 from vlmpatch.tools.view.language import Words
 
-MENDED = PATCH.replace('return "greet is mended upstream"', 'return "mended"').replace(
+FIXED = PATCH.replace('return "greet is fixed upstream"', 'return "fixed"').replace(
     'if "goodbye" in function', 'if "hello" in function'
 )
 
@@ -35,11 +35,11 @@ def test_what_is_to_come_what_no_release_ends_and_what_is_over(world: World) -> 
     done = world.patch(target, '{ fakelib = ">=1,<1.4.dev0" }')
     later = world.patch(target, '{ fakelib = ">=1.6,<1.8.dev0" }')
     absent = world.patch(target, '{ otherlib = "<1.8.dev0" }')
-    mended = world.patch(target, '{ fakelib = ">=1" }', MENDED)
+    fixed = world.patch(target, '{ fakelib = ">=1" }', FIXED)
     assert retire.retirement(world.catalog()) == Retirement(
         (Upgrade("fakelib", "1.7.2", (minor,), "1.5"), Upgrade("fakelib", "2.0.0", (major,), "1.5")),
         (to_come, unbounded),
-        (done, later, absent, mended),
+        (done, later, absent, fixed),
     )
 
 

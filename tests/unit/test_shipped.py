@@ -35,8 +35,8 @@ def died(output: str) -> Ended:
     [
         (trained(), trained(), "="),
         (trained(), trained(norm=1 + 2 * ALIKE), "harmed"),
-        (trained(weights=2 - 5 * ALIKE), trained(), "mended"),
-        (died("RuntimeError: ready twice"), trained(), "mended"),
+        (trained(weights=2 - 5 * ALIKE), trained(), "fixed"),
+        (died("RuntimeError: ready twice"), trained(), "fixed"),
         (died("RuntimeError: ready twice"), died("RuntimeError: ready twice"), "ends"),
         (trained(weights=1), died("RuntimeError: ready twice"), "ends now"),
     ],
@@ -73,7 +73,7 @@ def test_what_is_on_file_is_of_programs_that_are_run() -> None:
         assert line.engine in program.engines
         assert program.commit.startswith(line.commit)
         assert line.stack == program.stack
-        assert line.word == ("mended" if line.engine in program.fails else "=")
+        assert line.word == ("fixed" if line.engine in program.fails else "=")
         assert line.word not in grid.HARM
         assert set(line.warnings.split()) <= set(program.says)
 

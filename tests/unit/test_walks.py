@@ -42,8 +42,8 @@ def test_every_deed_is_done() -> None:
     ("bare", "patched", "word"),
     [
         ([A, B], [A, B], "right"),
-        ([A, C], [A, B], "mended"),
-        ([A, DIED], [A, B], "mended"),
+        ([A, C], [A, B], "fixed"),
+        ([A, DIED], [A, B], "fixed"),
         ([A, C], [A, C], "wrong"),
         ([A, DIED], [A, C], "wrong"),
         ([A, B], [A, C], "harmed"),

@@ -145,7 +145,7 @@ def _theirs(entry: Entry, patch_set: PatchSet, own: set[str]) -> Entry:
 
 
 def _conflicts(entries: Mapping[str, Entry], catalog: Catalog, patch_set: PatchSet) -> dict[str, str]:
-    remedy = "one bug is mended once: disable vlmpatch's and rename theirs, or drop theirs"
+    remedy = "one bug is fixed once: disable vlmpatch's and rename theirs, or drop theirs"
     return {
         f"{patch_set.name}/{id_}": f"both vlmpatch and patch set {patch_set} have a patch {id_}; {remedy}"
         for id_ in entries

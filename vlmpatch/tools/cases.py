@@ -50,7 +50,7 @@ class Case:
     not needed may have the wider gate. With ``warns`` the failure is the user's own choice, which is
     overruled: that text must have been printed. ``only`` is where the case can run, beside
     the stacks that pin no ``framework`` or the one it names. ``without`` are patches switched off in the
-    run with vlmpatch, for they would hide what ``patch`` mends. ``order`` is its place on the
+    run with vlmpatch, for they would hide what ``patch`` fixes. ``order`` is its place on the
     compatibility page.
 
     ``proof`` names the stacks on which the case proves that ``patch`` is needed: right with every patch,

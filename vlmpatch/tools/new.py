@@ -130,7 +130,7 @@ def lay_out(root: Path, id_: str, upstream: str, name: str, failure: str) -> lis
     Args:
         root: the folder of the set, with a ``pyproject.toml`` or empty.
         id_: the patch's.
-        upstream: the folder of ``patches/`` it belongs to: what it mends.
+        upstream: the folder of ``patches/`` it belongs to: what it fixes.
         name: the set's, where ``pyproject.toml`` does not say it yet.
         failure: one of vlmpatch's (``F4``) or of the set's that it ends, or ``new``.
 

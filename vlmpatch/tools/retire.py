@@ -74,7 +74,7 @@ def bounds(entry: Entry) -> list[tuple[str, str]]:
 
 
 def _is_release(package: str, version: str, newest: dict[str, str]) -> bool:
-    """Whether a bound is a release that mends the bug, and not how far the patch is known to be needed.
+    """Whether a bound is a release that fixes the bug, and not how far the patch is known to be needed.
 
     An open gate ends at a major version that is still to come.
     """
@@ -98,7 +98,7 @@ def _order(version: str) -> list[int]:
 
 
 def page(catalog: Catalog, say: Words) -> Page:
-    """What goes with which upgrade, and what stays for lack of a release that mends it."""
+    """What goes with which upgrade, and what stays for lack of a release that fixes it."""
     made = Page()
     found = retirement(catalog)
     if found.upgrades:

@@ -75,7 +75,7 @@ def _order(known: dict[str, Failure], failure: str) -> int:
 
 
 def _concerns(entry: Entry, launches: Sequence[LaunchConfig], models: Sequence[str]) -> bool:
-    """Whether this launch and this model can meet what ``entry`` mends."""
+    """Whether this launch and this model can meet what ``entry`` fixes."""
     own = [target.rpartition("modeling_")[2] for target in entry.targets if target.startswith(_OWN_CODE)]
     if own:
         return any(name[:7] in model.lower() for name in own for model in models)
