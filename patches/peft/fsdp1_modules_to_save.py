@@ -1,7 +1,7 @@
 """The first save of LoRA with ``modules_to_save`` under FSDP1 hangs, or ends in a mismatch of collectives.
 
 What the user sees: HF Trainer, FSDP1, an adapter with ``modules_to_save``: at the first checkpoint the
-ranks wait for ever; over gloo they end with ``Received data size doesn't match expected size``.
+ranks wait forever; over gloo they end with ``Received data size doesn't match expected size``.
 
 Why: only the first rank writes the adapter. To know the names of a module that is saved whole PEFT asks it
 for ``state_dict()``; PEFT's own policy has made a unit of FSDP of it, which gathers its weights then, and

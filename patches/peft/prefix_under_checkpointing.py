@@ -12,7 +12,7 @@ Since transformers 4.53, whose layers drop the cache (before it they kept PEFT's
 5.23 with PEFT 0.21 has it still.
 
 The change: where PEFT makes the prefix for a training forward, the layers that checkpoint keep a cache that
-is a prefix; what the recomputation appends to it is what the patch cache-in-recompute sees to, without which
+is a prefix; what the recomputation appends to it is handled by the patch cache-in-recompute, without which
 this one does nothing. An explicit ``use_reentrant=True`` cannot reach a tensor inside a cache: such layers
 take the non-reentrant variant, said once. Encoder-decoders are left alone, and so is every other cache.
 

@@ -1,7 +1,7 @@
 """A hang, or a gather of other sizes on each rank: a forward that asks Qwen2-VL's tower where it lies.
 
 What the user sees: under ZeRO-3 a script whose own forward makes a blank image for a batch of text, on the
-device that ``visual.get_device()`` says, waits for ever beside ranks with images, or ends in a gather whose
+device that ``visual.get_device()`` says, waits forever beside ranks with images, or ends in a gather whose
 sizes differ. The Qwen-VL-Series-Finetune scripts have such a forward, which is meant to keep ranks together.
 
 Why: ``get_device`` and ``get_dtype`` look at the weight of the first block's ``fc2``. Whatever reads a

@@ -1,7 +1,7 @@
 """A lock that a fork cannot leave locked.
 
 A process that forks while another thread holds a lock hands its child a lock that nobody will ever
-release: the child's first import would wait for ever.
+release: the child's first import would wait forever.
 """
 
 from __future__ import annotations
