@@ -1,4 +1,4 @@
-"""A training resumed under FSDP2 begins with an empty optimizer, or ends because a state is missing that nobody had.
+"""A training resumed under FSDP2 begins with an empty optimizer, or ends because a state is missing.
 
 What the user sees: HF Trainer or accelerate, FSDP2, ``resume_from_checkpoint``. With accelerate 1.7 to 1.12
 and ``SHARDED_STATE_DICT`` the first loss is right, and those after it are not what they would have been.

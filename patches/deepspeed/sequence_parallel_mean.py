@@ -14,8 +14,8 @@ over the sequence parallel group, and the gradients of what was gathered sum up 
 is that mean as it stands, and the gradient is divided by ``sp``; the loss itself stays as it is. Under ZeRO-3
 without ``reduce_scatter`` the engine divides by the number of ranks for the length of the backward.
 
-A script that compensates for the factor shows it there, wherever it divides between the gather and the backward,
-and is left alone; so is one that multiplies or divides right before the gather, that has hooks on its
+A script that compensates for the factor shows it there, wherever it divides between the gather and the
+backward, and is left alone; so is one that multiplies or divides right before the gather, that has hooks on its
 parameters or on the loss, or tells the optimizer of a group of one. Only a mean is known to be one: gathered
 sums that are divided by a number of tokens could have the factor in that number, and are left alone. So are a
 loss that is each rank's share, a plain ``loss.backward()``, and a loss divided by a number of micro-batches
