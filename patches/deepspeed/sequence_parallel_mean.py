@@ -15,11 +15,11 @@ is that mean as it stands, and the gradient is divided by ``sp``; the loss itsel
 without ``reduce_scatter`` the engine divides by the number of ranks for the length of the backward.
 
 A script that compensates for the factor shows it there, wherever it divides between the gather and the
-backward, and is left alone; so is one that multiplies or divides right before the gather, that has hooks on its
-parameters or on the loss, or tells the optimizer of a group of one. Only a mean is known to be one: gathered
-sums that are divided by a number of tokens could have the factor in that number, and are left alone. So are a
-loss that is each rank's share, a plain ``loss.backward()``, and a loss divided by a number of micro-batches
-that is not known: the engine's own is, and that of HF's ``training_step``.
+backward, and is left alone; so is one that multiplies or divides right before the gather, that has hooks on
+its parameters or on the loss, or tells the optimizer of a group of one. Only a mean is known to be one:
+gathered sums that are divided by a number of tokens could have the factor in that number, and are left
+alone. So are a loss that is each rank's share, a plain ``loss.backward()``, and a loss divided by a number
+of micro-batches that is not known: the engine's own is, and that of HF's ``training_step``.
 
 Since DeepSpeed 0.17.1, which has ALST; measured on 0.18.2 and 0.19.8. DeepSpeed's own test holds ZeRO-3's
 gradient to one process's, and ZeRO-2's to a tolerance that hides the factor
