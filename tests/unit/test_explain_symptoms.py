@@ -255,6 +255,12 @@ EXPANDED = (
             "'num_items_in_batch'\n" + TRACE,
             None,
         ),
+        (
+            '  File "/x/site-packages/deepspeed/runtime/engine.py", line 2634, in load_module_state_dict\n'
+            "RuntimeError: Error(s) in loading state_dict for PeftModelForCausalLM:\n"
+            "        Missing key(s) in state_dict:",
+            "F43",
+        ),
         ("A detector of cars (multimodal), on kitti\n" + FINISHED, None),
         ("Lora\nRuntimeError: " + NO_GRAPH + "\nmodel.enable_input_require_grads()", "F5"),
         ("用LoRA微调\n" + TWICE, "F3"),
