@@ -1,39 +1,73 @@
-"""DeepSpeed 0.12.6, which LLaVA pins: each patch whose gate begins there is right and needed on it.
+"""DeepSpeed 0.12.6, which LLaVA pins, and 0.14.4, which LLaVA-NeXT pins: the patches whose gates begin there.
 
-Nothing is said here of the patches whose gates begin later.
+Each is right and needed on it, where a case of it can run there; nothing is said of patches whose gates begin
+later.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e import alone
 from tests.e2e.alone import Proof
+from tests.lab import envs
+from tests.matrix import rows
 from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Entry
 from vlmpatch.catalog.read import read
 
 pytestmark = pytest.mark.slow
-STACK = "tf445-ds0126"
-OLDEST = {
-    entry.id
-    for entry in read(default_path()).entries.values()
-    if entry.requires.get("deepspeed", "").startswith(">=0.12.6")
+STACKS = {"0.12.6": "tf445-ds0126", "0.14.4": "tf445-ds0144"}
+# Of these every case needs what came later, as `only` says in it.
+LATER = {
+    "0.14.4": {
+        *("zero3-sparse-experts", "zero3-leaf-inputs", "zero3-stale-gradients"),
+        *("zero3-uneven-calls", "zero3-save-on-every-rank"),
+        *("zero-lost-backwards", "zero-step-without-gradient", "zero3-bias-added-in-place"),
+    },
 }
-PROOFS = [
-    dataclasses.replace(proof, stack=STACK)
-    for proof in alone.proofs()
-    if proof.patch in OLDEST and proof.case.how != "script"
-]
 
 
-def test_each_has_a_proof() -> None:
-    assert {proof.patch for proof in PROOFS} == OLDEST
+def begins(entry: Entry, version: str) -> bool:
+    """Whether its gate begins with this DeepSpeed, and is open on the stack that has it."""
+    installed = rows.versions(envs.read_stacks()[STACKS[version]])
+    text = entry.requires.get("deepspeed", "")
+    return text.startswith(f">={version}") and rows.holds(entry.requires, installed)
 
 
-@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: str(proof.patch))
+OLDEST = {
+    version: {entry.id for entry in read(default_path()).entries.values() if begins(entry, version)}
+    for version in STACKS
+}
+
+
+def proofs(version: str) -> Iterator[Proof]:
+    """One of each patch; MiniCPM-V's script only where there is no other."""
+    stack = STACKS[version]
+    installed = rows.versions(envs.read_stacks()[stack])
+    every = sorted(alone.proofs(), key=lambda proof: proof.case.how != "script")
+    found = {
+        proof.patch: dataclasses.replace(proof, stack=stack)
+        for proof in every
+        if proof.patch in OLDEST[version] and rows.holds(proof.case.only, installed)
+    }
+    yield from found.values()
+
+
+PROOFS = [proof for version in STACKS for proof in proofs(version)]
+
+
+@pytest.mark.parametrize("version", STACKS)
+def test_each_has_a_proof(version: str) -> None:
+    proven = {proof.patch for proof in PROOFS if proof.stack == STACKS[version]}
+    assert proven == OLDEST[version] - LATER.get(version, set())
+
+
+@pytest.mark.parametrize("proof", PROOFS, ids=lambda proof: str(proof.id))
 def test_right_and_not_without_the_patch(proof: Proof, tmp_path: Path) -> None:
     case = proof.case
     ending = alone.perform([proof], tmp_path / "all")[case.id]
