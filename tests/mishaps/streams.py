@@ -8,7 +8,6 @@ gradient that lies in no bucket, and that torch was not told of, has been writte
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,21 +25,16 @@ def simulate(optimizer: Any) -> None:
     accelerator = get_accelerator()
     backward, reductions = Stream(), Stream()
     kept: set[int] = set()  # the memory that torch was told of
-    reduced: list[torch.Tensor] = []  # what the reduction that begins now reads
     average = optimizer.average_tensor
 
     def average_tensor(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        reduced[:] = [tensor]
-        return average(tensor, *args, **kwargs)
-
-    @contextlib.contextmanager
-    def on(stream: Stream) -> Iterator[None]:
-        for tensor in reduced if stream is reductions else ():
-            known = tensor.untyped_storage().data_ptr() in kept
-            if tensor.numel() > optimizer.reduce_bucket_size and not known:
+        if tensor.numel() > optimizer.reduce_bucket_size:
+            # What it tells torch, and when, is known from a copy: all that counts is told before it returns.
+            kept.clear()
+            average(copy := tensor.clone(), *args, **kwargs)
+            if copy.untyped_storage().data_ptr() not in kept:
                 tensor.fill_(1.0)
-        reduced.clear()
-        yield
+        return average(tensor, *args, **kwargs)
 
     def record_stream(self: torch.Tensor, stream: Stream) -> None:
         kept.add(self.untyped_storage().data_ptr())
@@ -48,6 +42,6 @@ def simulate(optimizer: Any) -> None:
     torch.Tensor.record_stream = record_stream
     accelerator.resolves_data_dependency = lambda: False
     accelerator.current_stream = lambda: backward
-    accelerator.stream = on
+    accelerator.stream = contextlib.nullcontext
     optimizer.reduction_stream = reductions
     optimizer.average_tensor = average_tensor
