@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.shipped import programs, table
-from tests.shipped.programs import ALIKE, REFERENCE, Ended, Program, Run, Workshop
+from tests.shipped.programs import REFERENCE, Ended, Program, Run, Workshop
 
 pytestmark = pytest.mark.slow
 PROGRAMS, LEFT = programs.read()
@@ -57,7 +57,7 @@ def test_a_program_trains_as_without_checkpointing(run: Run, found: Found) -> No
     assert patched.right, patched.output[-4000:]
     assert right.result
     assert patched.result
-    assert programs.difference(patched.result, right.result) <= ALIKE
+    assert programs.difference(patched.result, right.result) <= program.alike
 
     bare = found(program, engine, False)
     assert bare.right is (engine not in program.fails), bare.output[-4000:]

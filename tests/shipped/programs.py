@@ -61,6 +61,7 @@ class Program:
     engines: tuple[str, ...] = ENGINES
     fails: tuple[str, ...] = ()  # engines under which it fails without vlmpatch
     says: tuple[str, ...] = ()  # patches that warn, each for a reason that is judged
+    alike: float = ALIKE  # how far it may be from what is right
     settings: Mapping[str, Any] = field(default_factory=dict, hash=False)  # for start.py
     cwd: str = "."
     driver: str = ""  # a script of this folder that trains with the repository's code, where that cannot

@@ -22,7 +22,7 @@ ERROR = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception): .*)")
 PEER = re.compile(r"\[\S*pair\.cc:\d+\]")  # gloo's: the other rank was ended, which had waited too long
 PLACE = re.compile(r"(/[\w.+-]+){2,}/")
 LONGEST = 110  # characters of a message
-JUDGED = ("engines", "fails", "says")  # of a program, what is said of it and not to it
+JUDGED = ("engines", "fails", "says", "alike")  # of a program, what is said of it and not to it
 
 WORDS = {
     "en": {
@@ -113,7 +113,7 @@ def current() -> set[tuple[str, str]]:
 def line_of(program: Program, engine: str, right: Ended, bare: Ended, patched: Ended, key: str) -> Line:
     """What the three runs say of it."""
     apart = [distance(run, right) for run in (bare, patched)]
-    fine = [each is not None and each <= ALIKE for each in apart]
+    fine = [each is not None and each <= program.alike for each in apart]
     said = [
         ending(run) if each is None else _short(each)
         for run, each in zip((bare, patched), apart, strict=True)

@@ -45,6 +45,14 @@ def test_a_word_for_each(bare: Ended, patched: Ended, word: str) -> None:
     assert table.line_of(PROGRAM, "ddp", trained(), bare, patched, "key").word == word
 
 
+def test_a_program_may_have_to_be_right_to_the_last_bit() -> None:
+    exact = dataclasses.replace(PROGRAM, alike=0.0)
+    near = trained(weights=2 + ALIKE / 10)
+    assert table.line_of(PROGRAM, "ddp", trained(), near, near, "key").word == "="
+    assert table.line_of(exact, "ddp", trained(), trained(), trained(), "key").word == "="
+    assert table.line_of(exact, "ddp", trained(), trained(), near, "key").word in grid.HARM
+
+
 @pytest.mark.parametrize(
     ("output", "said"),
     [
