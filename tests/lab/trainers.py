@@ -158,7 +158,7 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
     said = _said_of(cell, output)
-    if own_optimizer:
+    if own_optimizer and "deepspeed" in said:  # without an engine transformers makes it anyway
         del said["deepspeed"]["optimizer"]
     samples = Samples(cell, folder)
     data = [samples.image(number) for number in range(len(samples.ready or samples.rows))]
