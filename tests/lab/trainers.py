@@ -123,7 +123,7 @@ def whole(tensor: Any) -> Any:
 def arguments(cell: Cell, output: Path) -> dict[str, Any]:
     said = {"reentrant": True, "nonreentrant": False}.get(cell.checkpointing)
     kwargs = {} if said is None else {"gradient_checkpointing_kwargs": {"use_reentrant": said}}
-    zero = {"deepspeed": engines.deepspeed_config(cell)} if cell.engine.startswith("zero") else {}
+    zero = {"deepspeed": _deepspeed_config(cell)} if cell.engine.startswith("zero") else {}
     place = {} if zero else {"use_cpu": True, "ddp_backend": "gloo"}
     return {
         "output_dir": str(output),
@@ -141,6 +141,11 @@ def arguments(cell: Cell, output: Path) -> dict[str, Any]:
         **zero,
         **place,
     }
+
+
+def _deepspeed_config(cell: Cell) -> dict[str, Any]:
+    """Where it names no precision transformers 4 hands the model its images in fp16."""
+    return {"fp16": {"enabled": "auto"}, **engines.deepspeed_config(cell)}
 
 
 def model_with_lora(cell: Cell, folder: Path) -> Any:
