@@ -29,18 +29,19 @@ from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.sequence_parallel import is_adapter
 
-TRAINER, ADAPTER = "transformers.trainer", "UlyssesSPDataLoaderAdapter"
+LOADERS, ADAPTER = "accelerate.data_loader", "UlyssesSPDataLoaderAdapter"
 SKIP, SET_EPOCH = "skip_first_batches", "set_epoch"
 LOADER, SKIPPED = Argument(0, "dataloader"), Argument(1, "num_batches")
 MADE_OF = ("dl", "sp_rank", "sp_group", "sp_world_size", "device")
 
 
 def look(code: Code) -> str | None:
-    """The Trainer must skip batches of a loader that the adapter does not let it take apart."""
-    if code.module == TRAINER:
-        if "deepspeed_ulysses_dl_adapter" not in code.source:
-            return "the Trainer has no sequence parallelism"
-        return None if f"{SKIP}(" in code.source else "the Trainer does not skip batches itself"
+    """Batches must be skipped of a loader that the adapter does not let one take apart."""
+    if code.module == LOADERS:
+        skip = code.function(SKIP)
+        if skip is None or skip.parameters[:2] != (LOADER.name, SKIPPED.name):
+            raise Unrecognised(f"{SKIP} in {code.module} is not as any known release has it")
+        return "batches of the adapter are skipped already" if "sp_world_size" in skip else None
     if code.function(f"{ADAPTER}.{SET_EPOCH}") is not None:
         return "the adapter is told which epoch it is"
     made = code.function(f"{ADAPTER}.__init__")
@@ -50,8 +51,8 @@ def look(code: Code) -> str | None:
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Let the adapter be told the epoch, and the Trainer skip batches of it."""
-    if module.__name__ == TRAINER:
+    """Let the adapter be told the epoch, and batches of it be skipped."""
+    if module.__name__ == LOADERS:
         patch.wrap(module, SKIP, skipping)
     else:
         patch.replace(getattr(module, ADAPTER), SET_EPOCH, set_epoch)
