@@ -66,12 +66,14 @@ def set_epoch(self: Any, epoch: int) -> None:
 
 
 def skipping(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Around accelerate's ``skip_first_batches``."""
+    """Around accelerate's ``skip_first_batches``; it keeps an adapter that has a ``dataset``."""
     adapter = LOADER.of(args, kwargs)
-    if not is_adapter(adapter):
+    if not is_adapter(adapter) or hasattr(adapter, "dataset"):
         return original(*args, **kwargs)
     whole, rest = divmod(SKIPPED.of(args, kwargs, 0), adapter.sp_world_size)
-    left = {name: getattr(adapter, name) for name in MADE_OF} | {"dl": original(adapter.dl, whole)}
+    args, kwargs = LOADER.replaced(args, kwargs, adapter.dl)
+    args, kwargs = SKIPPED.replaced(args, kwargs, whole)
+    left = {name: getattr(adapter, name) for name in MADE_OF} | {"dl": original(*args, **kwargs)}
     return Remaining(type(adapter)(**left), rest)
 
 

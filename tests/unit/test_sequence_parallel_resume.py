@@ -115,14 +115,20 @@ def test_a_loader_that_takes_no_epoch_is_told_none(loader: Any) -> None:
     assert len(list(whole)) == RANKS * len(loader)
 
 
-def test_any_other_loader_is_handed_on_as_it_is() -> None:
+class Open(Adapter):
+    """Of a library that gave it what accelerate takes apart."""
+
+    dataset = range(ROWS)
+
+
+@pytest.mark.parametrize("loader", [Loader(), Open(Loader(), 0, None, RANKS, None)])
+def test_any_other_loader_is_handed_on_as_it_is(loader: Any) -> None:
     asked: list[Any] = []
 
     def skip(dataloader: Any, num_batches: int = 0) -> str:
         asked.append((dataloader, num_batches))
         return "skipped"
 
-    loader = Loader()
     assert patch.skipping(skip, loader, num_batches=2) == "skipped"
     assert asked[0][0] is loader
     assert asked[0][1] == 2
