@@ -13,7 +13,6 @@ Found = dict[tuple[str, ...], dict[str, str]]  # what was run -> engine -> word
 HARM = ("harmed", "worse")
 FIXED = "fixed"
 WORDS = ("=", FIXED, "wrong", "ends", "ends now", *HARM)
-ON_FILE = {FIXED: "mended"}  # words for which the files of ``data/`` have another since they were begun
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,14 @@ class Grid:
         lines = table.read(path or self.path, (*self.what, *self.columns), self.again)
         return {
             tuple(line[name] for name in self.what): {
-                column: from_file(line[column]) for column in self.columns if line[column]
+                column: line[column] for column in self.columns if line[column]
             }
             for _, line in lines
         }
 
     def save(self, found: Found, path: Path | None = None) -> None:
         lines = [
-            (*what, *(on_file(words.get(column, "")) for column in self.columns))
+            (*what, *(words.get(column, "") for column in self.columns))
             for what, words in sorted(found.items())
         ]
         table.write(path or self.path, (*self.what, *self.columns), lines)
@@ -70,16 +69,6 @@ def word(before: bool, after: bool, *, ended: bool, ends: bool) -> str:
     if ended:
         return "ends" if ends else "worse"
     return "ends now" if ends else "wrong"
-
-
-def from_file(word: str) -> str:
-    """``word`` of a file as code and pages say it."""
-    return next((said for said, written in ON_FILE.items() if written == word), word)
-
-
-def on_file(word: str) -> str:
-    """``word`` as the files have it."""
-    return ON_FILE.get(word, word)
 
 
 def counted(words: Iterable[str]) -> str:

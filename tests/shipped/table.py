@@ -79,8 +79,7 @@ class Line(NamedTuple):
 
 def read() -> list[Line]:
     """Every line of the record."""
-    lines = [Line(**line) for _, line in table.read(STORE, Line._fields, AGAIN)]
-    return [line._replace(word=grid.from_file(line.word)) for line in lines]
+    return [Line(**line) for _, line in table.read(STORE, Line._fields, AGAIN)]
 
 
 def keep(lines: Iterable[Line]) -> None:
@@ -90,7 +89,7 @@ def keep(lines: Iterable[Line]) -> None:
         found = {(line.program, line.engine): line for line in (read() if STORE.exists() else ())}
         found |= {(line.program, line.engine): line for line in lines}
         kept = [line for line in found.values() if line.engine in _engines(known, line.program)]
-        table.write(STORE, Line._fields, sorted(line._replace(word=grid.on_file(line.word)) for line in kept))
+        table.write(STORE, Line._fields, sorted(kept))
 
 
 def _engines(known: Mapping[str, Program], id_: str) -> tuple[str, ...]:
