@@ -18,6 +18,7 @@ from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli
 from vlmpatch.tools.explain import explain, failures
 from vlmpatch.tools.explain.diagnose import Diagnosis, diagnose, printable
+from vlmpatch.tools.explain.logs import PIECE, Reader, occurring
 from vlmpatch.tools.view.language import Words
 
 KNOWN = failures.read(default_path())
@@ -465,6 +466,24 @@ def test_a_warning_in_a_long_log_without_any_error_is_found() -> None:
     line = "[rank0]: INFO all is well\n"
     warning = "None of the inputs have requires_grad=True. Gradients will be None\n"
     assert said(line * 40_000 + warning + line * 40_000) == "F5"
+
+
+@pytest.mark.parametrize("beside", ["LoRA", "lora.", "lora）", "用LoRA微调", "'lora'", "lora\r\n", "lora: 8"])
+def test_a_word_asked_for_ends_where_the_log_has_its_end(beside: str) -> None:
+    assert said(f"RuntimeError: Expected to mark a variable ready only once\n{beside}") == "F3"
+
+
+@pytest.mark.parametrize("beside", ["Loranthus", "LoRaWAN", "lora2", "lora_x"])
+def test_a_longer_word_is_another(beside: str) -> None:
+    assert said(f"RuntimeError: Expected to mark a variable ready only once\n{beside}") is None
+
+
+@pytest.mark.parametrize(("after", "found"), [("", True), ("\n", True), ("nthus", False)])
+def test_a_word_ends_or_goes_on_where_a_piece_of_a_log_does(after: str, found: bool) -> None:
+    log = ("." * (PIECE - len("lora")) + "lora" + after).encode()
+    reader = Reader(lambda message: None, facts=[b"lora "])
+    reader.read(io.BytesIO(log))
+    assert bool(reader.facts) == bool(occurring(io.BytesIO(log), [b"lora "])) == found
 
 
 def test_a_line_without_end_is_no_trouble() -> None:

@@ -412,13 +412,21 @@
     return bytes.replace(/[A-Z]/g, (sign) => sign.toLowerCase());
   }
 
+  /** Where `word` first stands in `plain`, or -1; a space at its end is where a word ends. */
+  function standing(plain, word) {
+    const bare = word.replace(/ +$/, "");
+    let at = plain.indexOf(bare);
+    while (at >= 0 && bare !== word && !/[^0-9a-z_]/.test(plain[at + bare.length] || "")) at = plain.indexOf(bare, at + 1);
+    return at;
+  }
+
   /** The engines that a run may have been under, or "unknown". */
   function enginesOf(texts, known) {
     const found = [];
     Object.entries(known.data.engines).forEach(([name, { runs, named }]) => {
       [runs, named].forEach((words, strength) => {
         for (const word of words) {
-          const place = texts.map((text) => text.indexOf(toBytes(word))).find((at) => at >= 0);
+          const place = texts.map((text) => standing(text, toBytes(word))).find((at) => at >= 0);
           if (place !== undefined) found.push({ strength, place, name });
         }
       });
@@ -573,9 +581,11 @@
   function conclude(findings, bytes, { broken, steps }) {
     const { known } = findings, joined = broken ? bytes.replaceAll("\n", "") : bytes;
     const caught = (message) => steps - message.steps >= known.GONE_ON;
-    const lowered = [bytes, joined].map(lower);
-    const occurs = (fact, message) =>
-      lowered.some((text) => text.includes(toBytes(fact))) || message.text.replaceAll("\n", "").toLowerCase().includes(fact);
+    const lowered = [bytes, joined].map((text) => `${lower(text)}\n`);
+    const occurs = (fact, message) => {
+      const within = toBytes(message.text.toLowerCase());
+      return [...lowered, `${within}\n`, `${within.replaceAll("\n", "")}\n`].some((text) => standing(text, toBytes(fact)) >= 0);
+    };
     const under = enginesOf(lowered, known);
     const saidOf = ({ symptom, message }) =>
       !symptom.told || isTold(symptom) || [message, ...findings.loose].some((each) => tells(each.text, symptom.told, known));

@@ -12,7 +12,7 @@ from typing import BinaryIO, NamedTuple
 
 from vlmpatch.tools.explain import vocabulary
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
-from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, OWN_WORDS, Message, Reader, occurring
+from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, OWN_WORDS, Message, Reader, occurring, standing
 from vlmpatch.tools.explain.symptoms import Pattern, squeeze
 
 KEPT = 32  # of each kind of finding; the first ones are what counts
@@ -256,8 +256,10 @@ def _decides(symptom: Symptom, message: Message) -> bool:
 
 def _within(hit: Hit) -> set[str]:
     """What is asked of the whole log and stands in the message, where nothing is escaped any more."""
-    text = hit.message.text.replace("\n", "").lower()  # a terminal may have broken its lines
-    return {fact for fact in (*hit.symptom.seen, *hit.symptom.unseen) if fact in text}
+    text = hit.message.text.lower().encode() + b"\n"
+    joined = text.replace(b"\n", b"") + b"\n"  # a terminal may have broken its lines
+    asked = (*hit.symptom.seen, *hit.symptom.unseen)
+    return {fact for fact in asked if max(standing(each, fact.encode()) for each in (text, joined)) >= 0}
 
 
 def _texts(findings: _Findings, hit: Hit) -> list[str]:

@@ -275,8 +275,8 @@ class Reader:
         last = max(fed, self.size - ENDS)
         if last > fed:
             self._messages.close()
-        if self.size > EARLY:
-            _find(self._data[-PIECE:], max(0, self.size - PIECE), self._facts, self.facts)
+        last_piece = self._data[-PIECE:]
+        _find(last_piece + b"\n", self.size - len(last_piece), self._facts, self.facts)
         self._look(max(last, self._base), self.size, ended=True)
         self._messages.close()
 
@@ -387,11 +387,29 @@ def occurring(stream: BinaryIO, facts: Sequence[bytes], broken: bool = False) ->
                 _find((before + piece).replace(b"\n", b""), at - len(before), facts, found)
             before = piece[-64:]
             at += len(piece)
+        _find(before + b"\n", at - len(before), facts, found)
     return found
 
 
 def _find(data: bytes, at: int, facts: Sequence[bytes], found: dict[bytes, int]) -> None:
     plain = data.lower()
     for fact in facts:
-        if fact not in found and (place := plain.find(fact)) >= 0:
+        if fact not in found and (place := standing(plain, fact)) >= 0:
             found[fact] = at + place
+
+
+def standing(plain: bytes, word: bytes) -> int:
+    """Where ``word`` first stands in ``plain``, or -1; a space at its end is where a word ends.
+
+    What ``plain`` itself ends in may be the beginning of a longer word.
+    """
+    bare = word.rstrip(b" ")
+    at = plain.find(bare)
+    while at >= 0 and bare != word and not _ends(plain, at + len(bare)):
+        at = plain.find(bare, at + 1)
+    return at
+
+
+def _ends(plain: bytes, at: int) -> bool:
+    after = plain[at : at + 1]
+    return bool(after) and not after.isalnum() and after != b"_"
