@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v p
 BIN = .venv/bin
 
 # The stacks `make test` needs; `make matrix` makes the others too.
-STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 swift341 swift460 trl024 torch241 torch2150
+STACKS = tf445-ds0154 tf457-ds0182 tf457-ds0198 tf523-ds0198 tf524-ds0198 swift341 swift460 trl024 torch241 torch2150
 
 # The one that `make demo` needs.
 DEMO = tf457-ds0182

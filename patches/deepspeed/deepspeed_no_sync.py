@@ -8,7 +8,7 @@ that has one, between the last micro-batches but one of a window; until then an 
 micro-batches by itself, as it still does.
 
 Since DeepSpeed 0.16.0, with HF Trainer before transformers 4.48, and with ``accelerator.accumulate`` of an
-accelerate that does not ask for the ZeRO stage yet (1.6.0 does not, 1.12.0 does).
+accelerate that does not ask for the ZeRO stage yet (1.9.0 is the first that does).
 
 The change: where the engine partitions gradients ``Accelerator.no_sync`` does nothing, as before 0.16.0.
 Where it does not, what accelerate's own backward does inside of it (backward and step of the engine) is done

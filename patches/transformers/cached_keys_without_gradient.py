@@ -7,7 +7,7 @@ on those layers their A and B never train.
 Why: ``use_cache`` is True where nothing is said, in training too, and the layer takes keys and values
 back out of the cache that it has just written, under ``torch.no_grad``. With checkpointing there is no cache.
 
-Since transformers 4.40, until 5.12 at the latest.
+Since transformers 4.40, until 5.4.
 
 The change: where a gradient is wanted and the input begins, the layer gets the same numbers with their graph:
 what the cache holds, with the new keys and values in their places. The cache itself is as before. Decoding,

@@ -37,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 SHIMS = HERE / "shims"
 STACKS = HERE.parent / "stacks"
 PINS = STACKS / "pins"  # what python -m tests.lab.pins wrote
+NEWEST = "tf524-ds0198"  # the stack of the newest of each
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,11 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.lab import launch
+from tests.lab import envs, launch
 from tests.lab.envs import Stack
 
 UPSTREAM = launch.ROOT / "upstream"
-STACK = "tf523-ds0198"  # the newest
+STACK = envs.NEWEST
 # Failures that the report of another one tells of, too.
 SAME_REPORT = {"F01": "F06", "F02": "F08", "F03": "F06", "F50": "F53"}
 SOURCE = re.compile(r"^\+\+\+ b/(?:src/)?(\S+)", re.M)

@@ -197,13 +197,13 @@ def _named(text: str) -> dict[str, str]:
 def report(seen: Probe, recorded: Mapping[str, Probe], entries: Mapping[str, Any]) -> list[str]:
     """One line a finding: ACT (something to do), READ (a target changed), ok."""
     lines = []
-    for name, entry in entries.items():
+    for name in entries:
         found = seen["patches"].get(name)
         if found is None:
             continue
-        nearest = _nearest(seen["versions"], recorded, entry.requires, name)
         lines += _bounds(name, found, recorded)
-        lines += [line for target in found["targets"] for line in _judge(found, target, nearest, name)]
+        for target in found["targets"]:
+            lines += _judge(found, target, _nearest(seen["versions"], recorded, name, target), name)
     return sorted(lines) or ["no patch has a target here"]
 
 
@@ -223,7 +223,7 @@ def _has_bug(probe: Probe, name: str) -> bool:
     return any(look["says"] == "bug" for look in probe["patches"][name]["targets"].values())
 
 
-def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: str) -> list[str]:
+def _judge(found: Probe, target: str, nearest: tuple[str, Probe], name: str) -> list[str]:
     look = found["targets"][target]
     says, where = look["says"], f"{name} ({target})"
     if says == "absent":
@@ -236,10 +236,10 @@ def _judge(found: Probe, target: str, nearest: tuple[str, Probe] | None, name: s
         lines.append(f"{todo} {where}: shape unknown, the patch stays off: {look['reason']}")
     elif says == "bug" and bounded and not _gone_elsewhere(found):
         lines.append(f"ACT  {where}: the code shows the bug and the gate is closed: {found['why']}")
-    before = _before(nearest, target).get("parts", {})
+    stack, before = nearest
     for part, digest in look["parts"].items():
         if part in before and before[part] != digest:
-            change = f"{part} is not what it was on {nearest[0]}" if nearest else ""
+            change = f"{part} is not what it was on {stack}"
             lines.append(f"READ {where}: {change} ({before[part]} -> {digest}); verdict: {says}")
     return lines or [f"ok   {where}: {says}, gate {'open' if found['gate'] else 'closed'}"]
 
@@ -249,31 +249,23 @@ def _gone_elsewhere(found: Probe) -> bool:
     return any(look["says"] == "no bug" for look in found["targets"].values())
 
 
-def _before(nearest: tuple[str, Probe] | None, target: str) -> dict[str, Any]:
-    found: dict[str, Any] = nearest[1]["targets"].get(target, {}) if nearest else {}
-    return found
-
-
 def _owner(target: str) -> str:
     top = target.partition(".")[0]
     return next((name for name, module in store.entries().modules.items() if module == top), top)
 
 
 def _nearest(
-    seen: Mapping[str, str], recorded: Mapping[str, Probe], requires: Mapping[str, str], name: str
-) -> tuple[str, Probe] | None:
-    """The recorded stack nearest below, by the versions of the packages the patch depends on."""
-    candidates = []
+    seen: Mapping[str, str], recorded: Mapping[str, Probe], name: str, target: str
+) -> tuple[str, Probe]:
+    """The recorded stack nearest below, by the version of the package that holds ``target``, and its parts there."""
+    owner, found = _owner(target), [(Version("0"), "", Probe())]
     for stack, probe in recorded.items():
-        theirs = probe["versions"]
-        if name not in probe["patches"] or any(n not in theirs or n not in seen for n in requires):
-            continue
-        if all(Version(theirs[n]) <= Version(seen[n]) for n in requires):
-            candidates.append(([Version(theirs[n]) for n in requires], stack, probe["patches"][name]))
-    if not candidates:
-        return None
-    _, stack, patch = max(candidates, key=lambda candidate: candidate[:2])
-    return stack, patch
+        theirs = probe["versions"].get(owner)
+        look = probe["patches"].get(name, {"targets": {}})["targets"].get(target)
+        if look and theirs and owner in seen and Version(theirs) <= Version(seen[owner]):
+            found.append((Version(theirs), stack, look["parts"]))
+    _, stack, parts = max(found, key=lambda each: each[0])
+    return stack, parts
 
 
 # --- the registry -----------------------------------------------------------------------------

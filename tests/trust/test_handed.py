@@ -10,11 +10,10 @@ import pytest
 from tests.lab import envs, launch
 
 STACKS = envs.read_stacks()
-NEWEST = "tf523-ds0198"
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == NEWEST else pytest.mark.slow) for name in STACKS]
+    "name", [pytest.param(name, marks=() if name == envs.NEWEST else pytest.mark.slow) for name in STACKS]
 )
 def test_calls_by_position_and_by_name_reach_what_is_wrapped(name: str, tmp_path: Path) -> None:
     envs.make(STACKS[name])

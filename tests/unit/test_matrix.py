@@ -273,6 +273,17 @@ def test_drift() -> None:
     assert drifted(probe("5.0", "unrecognised", gate=False), old) == ["READ"]
 
 
+def test_drift_compares_with_the_nearest_release_of_what_holds_the_target() -> None:
+    """Whatever else the gate asks for."""
+    seen, near, far = probe("5.0", "bug"), probe("4.9", "bug"), probe("4.0", "bug", digest="z")
+    later = probe("6.0", "bug", digest="z")
+    for each, accelerate in ((seen, "1.1"), (near, "1.0"), (far, "1.1"), (later, "1.0")):
+        each["versions"]["accelerate"] = accelerate
+    entry = ENTRY._replace(id="p", requires={"accelerate": ">=1"})
+    (line,) = drift.report(seen, {"near": near, "far": far, "later": later}, {"p": entry})
+    assert line.startswith("ok")
+
+
 def test_a_bug_that_another_target_shows_to_be_gone_asks_for_nothing() -> None:
     seen = probe("5.0", "bug", gate=False)
     seen["patches"]["p"]["targets"]["transformers.y"] = {"says": "no bug", "reason": "because", "parts": {}}

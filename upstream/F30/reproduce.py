@@ -1,4 +1,4 @@
-"""``generate()`` of a model in training mode with gradient checkpointing gives other tokens than without it.
+"""``generate()`` of a GPT-2 in training mode with gradient checkpointing gives other tokens than without it.
 
 python reproduce.py      # 1 where the tokens differ, 0 where they are the same; one process, no GPU
 """
@@ -7,13 +7,16 @@ import sys
 
 import torch
 import transformers
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel
 
 torch.manual_seed(0)
-sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-config = LlamaConfig(vocab_size=97, bos_token_id=1, eos_token_id=None, pad_token_id=0, **sizes)
+config = GPT2Config(
+    vocab_size=97, n_positions=64, n_embd=64, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=None
+)
+config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
 config.initializer_range = 0.5  # so that a small random model has something to say
-model = LlamaForCausalLM(config).train()
+config.pad_token_id = 0
+model = GPT2LMHeadModel(config).train()
 prompt = torch.tensor([[5, 17, 42, 61, 7]])
 
 
