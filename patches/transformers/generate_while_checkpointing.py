@@ -10,9 +10,8 @@ goes on feeding the last token alone. And a user who trains with checkpointing s
 model's configuration, as TRL does by itself. Without a cache, a rank that under ZeRO-3 waits for others to
 finish is fed a mask one longer than its tokens.
 
-The first in transformers 4.45 to 4.47 and since 4.53; from 5.24 on layers keep their cache where no gradient
-is recorded, and GPT-2, which takes it from them itself, still does not. The second until 5.0, whose ``_sample``
-says how many tokens are new.
+The first in transformers 4.45 to 4.47 and since 4.53; from 5.24 on a layer keeps its cache where no gradient
+is recorded, but GPT-2 hands its layers none. The second until 5.0, whose ``_sample`` says how many tokens are new.
 
 The change: while ``generate()`` runs, the checkpointing flags of the model and of all that is in it are off.
 Nothing is kept for a backward there, so nothing is lost. They are on again when the last of several calls,

@@ -8,8 +8,8 @@ Why: the last layers take keys and values of earlier ones, and find them in the 
 there is none in training; from 5.0 on a checkpointed layer drops it, and ``use_cache=False`` makes none. A
 layer that finds no cache makes keys and values by weights of its own.
 
-Since transformers 4.53; Gemma 4 hands them over beside the cache from 5.5.2 on, Gemma 3n from 5.6. Where in the
-cache they are looked for changed in 4.54 and in 4.56.
+Since transformers 4.53; Gemma 4 hands them over beside the cache from 5.5.2 on, Gemma 3n from 5.6. Where in
+the cache they are looked for changed in 4.54 and in 4.56.
 
 The change: where a layer is given no cache, it gets a register of this forward, which holds what shared
 layers take and nothing else. A layer that is computed again in the backward gets that of its forward. An

@@ -257,7 +257,7 @@ def _owner(target: str) -> str:
 def _nearest(
     seen: Mapping[str, str], recorded: Mapping[str, Probe], name: str, target: str
 ) -> tuple[str, Probe]:
-    """The recorded stack nearest below, by the version of the package that holds ``target``, and its parts there."""
+    """The recorded stack nearest below, by the package that holds ``target``, and its parts there."""
     owner, found = _owner(target), [(Version("0"), "", Probe())]
     for stack, probe in recorded.items():
         theirs = probe["versions"].get(owner)
