@@ -11,7 +11,8 @@ model's configuration, as TRL does by itself. Without a cache, a rank that under
 finish is fed a mask one longer than its tokens.
 
 The first in transformers 4.45 to 4.47 and since 4.53; from 5.24 on a layer keeps its cache where no gradient
-is recorded, but GPT-2 hands its layers none. The second until 5.0, whose ``_sample`` says how many tokens are new.
+is recorded, but GPT-2 hands its layers none. The second until 5.0, whose ``_sample`` says how many tokens
+are new.
 
 The change: while ``generate()`` runs, the checkpointing flags of the model and of all that is in it are off.
 Nothing is kept for a backward there, so nothing is lost. They are on again when the last of several calls,
