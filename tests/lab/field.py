@@ -445,6 +445,23 @@ def _checkpointed(cell: Cell, folder: Path, wrap: Callable[[Any], Any]) -> Gradi
     return found
 
 
+@dataclasses.dataclass
+class _Answer:
+    loss: torch.Tensor
+
+
+def own_answer(cell: Cell, folder: Path) -> Gradients:
+    """A model that answers with an object of a class of its own, as research code does."""
+    model = loading.prepare(cell, folder)
+    base: Any = type(model)
+
+    def forward(self: Any, **batch: Any) -> _Answer:
+        return _Answer(base.forward(self, **batch).loss)
+
+    model.__class__ = type(base.__name__, (base,), {"forward": forward})
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model))
+
+
 def keyword_blocks(cell: Cell, folder: Path) -> Gradients:
     """A tower whose blocks are called by keyword, as Llama 4's are."""
     model = loading.prepare(cell, folder)
@@ -848,6 +865,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "umt5": umt5,
     "wrapped": wrapped,
     "own_calls": own_calls,
+    "own_answer": own_answer,
     "keyword_blocks": keyword_blocks,
     "own_reentrant": own_reentrant,
     "causal_task": causal_task,

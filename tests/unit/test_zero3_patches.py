@@ -15,6 +15,9 @@ from vlmpatch.journal.journal import Journal
 
 trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl.trl_forced_reentrant")
 zero3_copied_whole: Any = importlib.import_module("vlmpatch.patches.peft.zero3_copied_whole")
+zero3_unknown_type_warning: Any = importlib.import_module(
+    "vlmpatch.patches.deepspeed.zero3_unknown_type_warning"
+)
 zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls")
 
 
@@ -28,6 +31,28 @@ def test_uneven_calls_declines_another_coordinator() -> None:
     code = api.Code("m", "m.py", "class PartitionedParameterCoordinator:\n    pass\n")
     with pytest.raises(api.Unrecognised):
         zero3_uneven_calls.look(code)
+
+
+WARNING = """
+{}
+def apply_to_tensors_only(function, value, warning_msg_fn=None):
+    global warned
+    if warning_msg_fn and not warned:
+        warned = True
+    return value
+"""
+
+
+def test_a_deepspeed_that_has_its_variable_is_left_alone() -> None:
+    def look(head: str) -> str | None:
+        code = api.Code("deepspeed.runtime.zero.utils", "utils.py", WARNING.format(head))
+        said: str | None = zero3_unknown_type_warning.look(code)
+        return said
+
+    assert look("") is None
+    assert look("warned = False") == "the variable is there"
+    with pytest.raises(api.Unrecognised):
+        zero3_unknown_type_warning.look(api.Code("m", "utils.py", "warned = 1\n"))
 
 
 COPYING = """
