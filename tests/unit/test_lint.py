@@ -231,6 +231,26 @@ def test_clipping_that_nothing_asks_for(tmp_path: Path) -> None:
         assert "L24" not in configured(tmp_path, "0.19.8", zero_optimization=zero, gradient_clipping=said)
 
 
+def test_a_precision_that_nothing_names(tmp_path: Path) -> None:
+    zero, lines = {"stage": 2}, {"": True, " --bf16 true": True, " --fp16 true": False, " --fp16 false": True}
+    for config, found in (
+        ({}, True),
+        ({"fp16": {"loss_scale": 0}}, True),
+        ({"bf16": {"enabled": "auto"}}, False),
+        ({"fp16": {"enabled": False}}, False),
+        ({"amp": {"enabled": True}}, False),
+    ):
+        (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero, **config}))
+        for line, asks in lines.items():
+            command = f"torchrun train.py --deepspeed ds.json{line}"
+            for version, old in (("4.57.6", True), ("5.0.0", False)):
+                given = of(command, tmp_path, around(transformers=version))
+                assert ("L28" in given) is (found and asks and old), (config, line, version)
+    ending = around({"F87": ("inputs-rounded-to-fp16",)}, transformers="4.57.6")
+    (tmp_path / "ds.json").write_text(json.dumps({"zero_optimization": zero}))
+    assert of("torchrun train.py --deepspeed ds.json", tmp_path, ending)["L28"].severity == "note"
+
+
 def test_sequence_parallelism_divides_in_one_stage_only() -> None:
     command = "accelerate launch --parallelism_config_sp_size 2 train.py --zero_stage"
     assert "loss / 2" in of(f"{command} 2")["L25"].fix
