@@ -401,6 +401,50 @@ def test_what_was_cut_before_it_decides_is_named_only() -> None:
     assert not of(TRACE + LOADED.format(9)).perhaps
 
 
+@pytest.mark.parametrize(
+    ("line", "ids"),
+    [
+        (
+            "[rank2]: RuntimeError: The expanded size of the tensor (46) must match the existing size (23)",
+            ["F20"],
+        ),
+        (
+            "ValueError: Trying to set a tensor of shape torch.Size([1280]) in 'weight' (which has shape "
+            "torch.Size([0])), this looks incorrect.",
+            ["F24"],
+        ),
+        (
+            "RuntimeError: Expected weight to be of same shape as normalized_shape, but got weight of shape",
+            ["F26"],
+        ),
+        (
+            "RuntimeError: The size of tensor a (3) must match the size of tensor b (4) at non-singleton dim",
+            [],
+        ),
+        ("ValueError: Must be one of what is listed in the documentation of this function, and not this", []),
+    ],
+)
+def test_a_line_cut_before_it_decides_says_what_it_could_be(line: str, ids: list[str]) -> None:
+    found = of(cut(TRACE + line))
+    assert found.hit is None
+    assert [failure.id for failure in found.perhaps] == ids
+
+
+def test_a_line_that_ends_in_dots_was_cut() -> None:
+    left = "RuntimeError: Expected to have finished reduction in the prior it"
+    assert said(f"LoRA\n{left}...") == "F19"
+    assert said(f"LoRA\n{left}") is None
+
+
+def test_a_number_at_the_end_of_a_pattern_decides() -> None:
+    apart = (
+        "RuntimeError: The size of tensor a (30) must match the size of tensor b (31) at non-singleton dim"
+    )
+    generated = 'File "/x/generate.py", line 9, in _sample\n'
+    assert said(TRACE + generated + apart + "ension 2") == "F30"
+    assert said(f"{apart}ension 2"[:80]) is None
+
+
 def test_a_line_that_goes_on_was_broken_and_not_cut() -> None:
     other = MASK.replace("[587]", "[1, 6]")
     assert said(TRACE + "    x = model.generate(\n" + MASK.replace("[587]", "[1]")) == "F30"

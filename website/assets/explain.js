@@ -123,7 +123,10 @@
 
   function rejoined(given, first, known) {
     const width = brokenAt(given, known);
-    const ended = (line, full) => (full || known.COLUMNS.includes(columns(line)) ? line + toBytes("…") : line);
+    const ended = (line, full) => {
+      if (line.endsWith("...") && columns(line) >= known.NARROWEST) return line.slice(0, -3) + toBytes("…");
+      return full || known.COLUMNS.includes(columns(line)) ? line + toBytes("…") : line;
+    };
     const made = [];
     let held = "", begin = first, full = false;
     given.forEach((line, index) => {
@@ -350,9 +353,9 @@
     return 0;
   }
 
-  function leftIn(pattern, text, known) {
+  function leftIn(pattern, text, known, enough = 0) {
     if (!text.includes("…")) return false;
-    const least = leastOf(pattern, known), beginning = pattern[0].slice(0, least);
+    const least = enough || leastOf(pattern, known), beginning = pattern[0].slice(0, least);
     for (let at = text.indexOf(beginning); at >= 0; at = text.indexOf(beginning, at + 1)) {
       if (leftAt(pattern, text, at, known) >= least) return true;
     }
@@ -402,8 +405,22 @@
     if (symptom.some && !symptom.some.some(shows)) return false;
     if ((symptom.none || []).some((pattern) => within(pattern, whole, known))) return false;
     if (symptom.numbers && !related(symptom, whole, known)) return false;
+    return framed(symptom, squeezed, whole, known);
+  }
+
+  function framed(symptom, squeezed, whole, known) {
     if (!symptom.frames || unconfirmed(symptom, squeezed, known)) return true;
     return symptom.frames.some((pattern) => within(pattern, whole, known));
+  }
+
+  /** Whether the message may show this, cut before it says so. */
+  function perhaps(symptom, squeezed, known) {
+    if (!squeezed.includes("…") || symptom.kind !== "error") return false;
+    const whole = squeezed.replaceAll("…", "");
+    const there = (pattern) => within(pattern, whole, known) || leftIn(pattern, squeezed, known, known.LEFT);
+    return (symptom.every || []).every(there) && (!symptom.some || symptom.some.some(there)) &&
+      !(symptom.none || []).some((pattern) => within(pattern, whole, known)) &&
+      !(symptom.numbers && within(symptom.every[0], whole, known)) && framed(symptom, squeezed, whole, known);
   }
 
   // --- vocabulary.py -------------------------------------------------------------------------------------
@@ -506,7 +523,11 @@
       if (message.cut) this.cut = message;
       if (!message.error && this.loose.length < known.KEPT) this.loose.push(message.cut ? beforeFrames(message, known) : message);
       known.symptoms.forEach(([failure, symptom], number) => {
-        if (Boolean(symptom.own) !== own || !this.asked(symptom, message) || !fits(symptom, squeezed, known)) return;
+        if (Boolean(symptom.own) !== own || !this.asked(symptom, message)) return;
+        if (!fits(symptom, squeezed, known)) {
+          if (!failure.foreign && perhaps(symptom, squeezed, known)) this.hits.push({ failure, symptom: { ...symptom, kind: "perhaps" }, message });
+          return;
+        }
         const hit = this.show(failure, symptom, message), already = this.counts.get(number) || 0;
         if (already < known.KEPT) {
           this.counts.set(number, already + 1);

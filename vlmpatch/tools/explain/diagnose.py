@@ -110,11 +110,15 @@ class _Findings:
         if not message.error and len(self.loose) < KEPT:
             self.loose.append(message.before_frames() if message.cut else message)
         for number, (failure, symptom) in enumerate(self.symptoms):
-            if symptom.own == own and _asked(symptom, message) and symptom.fits(squeezed):
+            if symptom.own != own or not _asked(symptom, message):
+                continue
+            if symptom.fits(squeezed):
                 self.ranks.setdefault(failure.id, set()).add(message.source)
                 if self.counts.setdefault(number, 0) < KEPT:
                     self.counts[number] += 1
                     self.hits.append(Hit(failure, symptom, message))
+            elif not failure.foreign and symptom.perhaps(squeezed):
+                self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), message))
         if message.error:
             self.errors.append(message)
             if len(self.errors) > KEPT:

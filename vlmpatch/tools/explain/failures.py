@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from vlmpatch.catalog.model import Catalog, Entry, PatchSet, Problem
 from vlmpatch.tools.explain import vocabulary
-from vlmpatch.tools.explain.symptoms import CUT, RELATIONS, WILDCARDS, Pattern, pattern
+from vlmpatch.tools.explain.symptoms import CUT, LEFT, RELATIONS, WILDCARDS, Pattern, pattern
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -59,9 +59,30 @@ class Symptom(NamedTuple):
             return False
         if self.numbers and not self._related(whole):
             return False
+        return self._framed(squeezed, whole)
+
+    def _framed(self, squeezed: str, whole: str) -> bool:
+        """Whether a frame that is asked for is there, or none could be."""
         if not self.frames or self.unconfirmed(squeezed):
             return True
         return any(each.within(whole) for each in self.frames)
+
+    def perhaps(self, squeezed: str) -> bool:
+        """Whether the message may show this, cut before it says so."""
+        if CUT not in squeezed or self.kind != "error":
+            return False
+        whole = squeezed.replace(CUT, "")
+
+        def there(each: Pattern) -> bool:
+            return each.within(whole) or each.left_in(squeezed, LEFT)
+
+        return (
+            all(map(there, self.every))
+            and (not self.some or any(map(there, self.some)))
+            and not any(each.within(whole) for each in self.none)
+            and not (self.numbers and list(self.every[0].occurrences(whole)))
+            and self._framed(squeezed, whole)
+        )
 
     def _related(self, whole: str) -> bool:
         """Whether the numbers are as asked; where they were cut off, what else is asked for must be there."""

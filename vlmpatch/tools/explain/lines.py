@@ -16,6 +16,7 @@ NARROWEST, WIDEST = 60, 200  # columns at which terminals and pagers break lines
 COLUMNS = (80, 100, 120)  # a single line of such a length may have been cut
 BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
 _CUT = "…".encode()
+_DOTS = b"..."  # as pagers mark what they cut
 _CONTINUING = bytes(range(0x80, 0xC0))
 _LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
 _ESCAPE = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/nrt]))')
@@ -104,6 +105,8 @@ def _rejoined(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _ended(line: bytes, full: bool) -> bytes:
+    if line.endswith(_DOTS) and _columns(line) >= NARROWEST:
+        return line.removesuffix(_DOTS) + _CUT
     return line + _CUT if full or _columns(line) in COLUMNS else line
 
 

@@ -4,7 +4,8 @@ A pattern is printed text. It is compared without white space and without case, 
 terminal or a notebook has wrapped, anywhere, is the same message. ``*`` stands for a run of at most
 ``RUN`` characters, ``#`` for a number or a list of numbers. A ``*`` ends at the first place where what
 follows it fits: nothing is tried twice, so the time a text takes grows with its length and no faster.
-A line that was cut at the width of a terminal ends in ``…``; a pattern is known there by what is left of it.
+A line that was cut at the width of a terminal ends in ``…``; a pattern is known there by what is left of it,
+or perhaps meant where too little is left to tell it apart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ LEFT = 24  # characters, and 6 of 10 of a text, that must be left of one that is
 NAMED = 5  # of a quoted name, with its quotation mark
 WRAPPED = 6  # characters of a pattern that go on behind a cut: the line was broken there, and not cut
 WILDCARDS = re.compile(r"[*#]")
-_SIZE = re.compile(r"[\[(]\d{1,9}[\])]")
+_SIZE = re.compile(r"[\[(]\d{1,9}[\])]|\d$")
 _NUMBERS = re.compile(r"\d+(?:,\d+)*")
 # What terminals, rich tracebacks and Chinese input methods put in place of, or between, ASCII.
 _FOLDED = {ord(old): new for old, new in zip("：，；（）［］’‘“”`", ":,;()[]''\"\"'", strict=True)}
@@ -57,11 +58,16 @@ class Pattern(NamedTuple):
         """Whether the pattern fits anywhere."""
         return next(self.occurrences(squeezed), None) is not None
 
-    def left_in(self, squeezed: str) -> bool:
-        """Whether enough of the pattern stands before a place where a line was cut."""
+    def left_in(self, squeezed: str, least: int = 0) -> bool:
+        """Whether enough of the pattern stands before a place where a line was cut.
+
+        Args:
+            squeezed: the text.
+            least: how many of its characters are enough, where not those that tell it apart are asked for.
+        """
         if CUT not in squeezed:
             return False
-        least = self._least()
+        least = least or self._least()
         short = self.head[: min(least, len(self.head))]
         at = squeezed.find(short)
         while at >= 0:
