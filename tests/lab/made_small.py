@@ -22,7 +22,9 @@ from tests.families._shared.sizes import IMAGE
 
 LARGEST = 70_000_000  # parameters of a model that is still small: some have widths that nothing names
 CACHES = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "decoder_hidden_states")
+FORWARDLESS = "it has no forward"
 ROWS, LENGTH = 2, 9
+PLACES = 4  # of an image in a text
 Inputs = dict[str, Any]
 
 # --- small configurations --------------------------------------------------------------------------
@@ -52,7 +54,9 @@ MORE = {
     "prediction_length": 4,
     "context_length": 8,
     "lags_sequence": [1, 2],
-    "vocabulary_map": {"<image>": IMAGE, "image token": IMAGE},
+    "vocabulary_map": dict.fromkeys(("<image>", "<|extra_200|>", "<|visual token 000000|>"), IMAGE),
+    "downsample_rate": "1/2",
+    "deepstack_layer_map": [[0, 0]],
     "num_encoder_layers": 2,
     "num_decoder_layers": 2,
     "clip_qkv": 8.0,
@@ -120,7 +124,7 @@ CHOICES = (
 # In a class's own proportions: what is a width is said by what it is not.
 NARROWER = (16, 8, 32)
 LAYERS = 4
-SEARCH = 20.0  # seconds on a processor after which no other size is tried
+SEARCH = 10.0  # seconds on a processor after which no other size is tried
 REPAIRS = 8  # of one configuration
 GROUPS = 32  # into which channels are often divided
 WORDS = 512  # of a vocabulary
@@ -130,7 +134,12 @@ NO_WIDTH = re.compile(
 )
 DEPTH = re.compile(r"layers$|n_layer$|^depths?$|(?<!per_)layer_num$|num_blocks$|^num_layer$")
 LAYERS_NAMED = ("feature_layer", "feature_layers", "deepstack_visual_indexes", "out_indices")
-UNSAID = {"n_routed_experts": 4, "n_shared_experts": 1, "num_experts": 4, "attn_layer_indices": [1, 3]}
+UNSAID = {  # where a class says nothing of its own
+    "attn_layer_indices": [1, 3],
+    **{name: DERIVED[name] for name in ("n_routed_experts", "n_shared_experts", "num_experts")},
+    **{name: DERIVED[name] for name in ("vocabulary_map", "downsample_rate", "deepstack_layer_map")},
+    **{name: value for name, value in LATENT.items() if name.startswith("indexer_")},
+}
 UNNAMED = {"rope_theta": 1e4, "shared_expert_intermediate_size": 32}  # by the class; its checkpoints have it
 PERIOD = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}
 
@@ -207,14 +216,20 @@ def _is_chance(name: str, own: Any) -> bool:
 def narrowed(config: Any, factor: int) -> Any:
     """``config`` in its own proportions: few layers, one of each kind; widths divided by ``factor``."""
     own = {name: value for name, value in vars(config).items() if not name.startswith("_")}
-    kept = _kept(config, own)
+    depth = getattr(config, "num_hidden_layers", None)
+    kept = _kept(own, depth) if isinstance(depth, int) else [*range(LAYERS)]
     said: dict[str, Any] = {}
     for name, value in own.items():
         if hasattr(value, "to_dict"):
             if name != "generation_config":
                 said[name] = narrowed(value, factor).to_dict()
         elif isinstance(value, (list, tuple)) and value:
-            said[name] = type(value)(_of_each(name, [*value], factor, kept))
+            by_layer = len(value) == depth and name not in ("hidden_sizes", "depths")
+            said[name] = (
+                type(value)(value[layer] for layer in kept)
+                if by_layer
+                else type(value)(_of_each(name, [*value], factor, kept))
+            )
         elif isinstance(value, int) and not isinstance(value, bool):
             said[name] = _of_one(name, value, factor, len(kept))
     said = {name: value for name, value in said.items() if value != own[name]} | _by_chance(config)
@@ -223,11 +238,8 @@ def narrowed(config: Any, factor: int) -> Any:
     return type(config)(**said)
 
 
-def _kept(config: Any, own: dict[str, Any]) -> list[int]:
+def _kept(own: dict[str, Any], depth: int) -> list[int]:
     """Which layers stay: the first of each kind, and more from the first on."""
-    depth = getattr(config, "num_hidden_layers", None)
-    if not isinstance(depth, int):
-        return [*range(LAYERS)]
     lists = [value for value in own.values() if isinstance(value, (list, tuple)) and len(value) == depth]
     kinds = [str([each[layer] for each in lists]) for layer in range(depth)]
     first = [layer for layer in range(depth) if kinds.index(kinds[layer]) == layer]
@@ -252,8 +264,6 @@ def _of_each(name: str, values: list[Any], factor: int, kept: list[int]) -> list
         return [min(value, 2) for value in values]
     if whole and re.search(r"indices|indexes|idxs?$|_layers$", name):
         return [place for place, layer in enumerate(kept) if layer in values] or values[:1]
-    if len(values) > len(kept) and kept[-1] < len(values) and not (whole and max(values) >= 4 * factor):
-        return [values[layer] for layer in kept]
     return [_of_one(name, value, factor, len(kept)) for value in values] if whole else values
 
 
@@ -327,6 +337,8 @@ def feeds(model: Any) -> Iterator[Inputs]:
     if text:
         yield {"input_ids": ids[:, None].expand(ROWS, 2, LENGTH).contiguous()}  # two choices of each
         yield {"input_ids": ids[:1].expand(ROWS * 4, LENGTH)}  # four codebooks
+        books = _number(config, "num_codebooks", 4)
+        yield from ({"input_ids": ids[..., None].expand(ROWS, LENGTH, each)} for each in (books, books + 1))
         if "decoder_input_ids" in text:
             yield {**text, "decoder_input_ids": ids[:1, :7].expand(ROWS * 4, 7)}
             channels = getattr(getattr(config, "decoder_config", config), "num_channels", 4)
@@ -335,12 +347,19 @@ def feeds(model: Any) -> Iterator[Inputs]:
         for name in offered:
             if name in names and name not in needed and name not in text:
                 for more in offered[name]:
-                    yield {**text, **needed, name: more}
-                    if name not in _WITH_TEXT:
-                        yield {**needed, name: more}
+                    if name != "inputs_embeds":  # it takes the place of the text
+                        yield {**text, **needed, **_beside(model, name), name: more}
+                    yield {**needed, **_beside(model, name), name: more}
 
 
-_WITH_TEXT = ("pixel_values",)
+def _beside(model: Any, name: str) -> Inputs:
+    """What a forward wants beside the argument ``name``, where it has a parameter for it."""
+    import torch
+
+    places = torch.arange(LENGTH).expand(ROWS, LENGTH) < PLACES
+    found = {"pixel_values": {"image_embeds_position_mask": places.long()}}.get(name, {})
+    names = inspect.signature(model.forward).parameters
+    return {other: value for other, value in found.items() if other in names}
 
 
 def _pictured(model: Any) -> Iterator[Inputs]:
@@ -420,7 +439,9 @@ def _offered(model: Any) -> dict[str, list[Any]]:
             some(each, frames),
         )
     ]
-    states = [some(ROWS, LENGTH, hidden), some(LENGTH, hidden)]
+    # as an embedding would make them: what requires no gradient gets none from reentrant checkpointing
+    states = [some(ROWS, LENGTH, hidden).requires_grad_(), some(LENGTH, hidden).requires_grad_()]
+    acts, poses = _number(config, "max_action_dim", 32), _number(config, "max_state_dim", 32)
     grid = [torch.tensor([[1, 4, 4]])]
     length = _number(config, "context_length", 8) + max(getattr(config, "lags_sequence", None) or [0])
     times, variates = _number(config, "num_time_features", 1), _number(config, "num_input_channels", 1)
@@ -457,6 +478,13 @@ def _offered(model: Any) -> dict[str, list[Any]]:
         "input_features_mask": [ones(ROWS, frames)],
         "conditional_pixel_values": images[:1],
         "image_embeds": states[:1],
+        "mm_token_type_ids": [torch.zeros(ROWS, LENGTH, dtype=torch.long)],
+        "token_type_ids": [torch.zeros(ROWS, LENGTH, dtype=torch.long)],
+        "state": [some(ROWS, poses)],
+        "actions": [some(ROWS, _number(config, "chunk_size", 50), acts)],
+        "action_embeds": states[:1],
+        "conditional_embeddings": [some(ROWS, _number(config, "projection_dim", 64))],
+        "num_patches": [16],
     }
 
 
@@ -479,8 +507,9 @@ def fed(kind: Any, seconds: float = SEARCH) -> tuple[Any, Inputs]:
     import torch
 
     if kind.forward is torch.nn.Module.forward:
-        raise NotImplementedError("it has no forward")
+        raise NotImplementedError(FORWARDLESS)
     until = time.process_time() + seconds
+    evaluated: list[tuple[Any, Inputs]] = []  # by what does not train
     errors: list[Exception] = []
     refused: list[Exception] = []
     for own in owned(kind):
@@ -489,15 +518,18 @@ def fed(kind: Any, seconds: float = SEARCH) -> tuple[Any, Inputs]:
                 break
             try:
                 for inputs in feeds(model):
-                    try:
-                        trains(model, inputs)
-                        return model, inputs
-                    except Exception as error:
-                        refused.append(error)
+                    error = refusal(model, inputs, own)
+                    if error is None and refusal(model.train(), inputs, own) is None:
+                        return model.eval(), inputs
+                    if error is None:
+                        evaluated.append((model.eval(), inputs))
+                    refused.append(error or ValueError("it does not train"))
             except Exception as error:
                 refused.append(error)
         if refused:
             break
+    if evaluated:
+        return evaluated[0]
     raise [*refused, *errors, ValueError("nothing is offered to it")][0]
 
 
@@ -517,6 +549,19 @@ def _builds(other: Any, kind: Any) -> bool:
     return inspect.isclass(other) and bool(
         re.search(rf"\b{kind.__name__}(\(|\._from_config\()", inspect.getsource(other.__init__))
     )
+
+
+def refusal(model: Any, inputs: Inputs, own: Callable[[], Any]) -> Exception | None:
+    """Why the model does not train on ``inputs``; what its configuration lacks is added where it is known."""
+    missing: dict[tuple[type, str], Any] = {}
+    while True:
+        try:
+            trains(model, inputs)
+            return None
+        except Exception as error:
+            if not isinstance(error, AttributeError) or not _is_known(error, own, missing):
+                return error
+            setattr(error.obj, error.name or "", missing[type(error.obj), error.name or ""])
 
 
 def trains(model: Any, inputs: Inputs) -> None:
@@ -583,17 +628,29 @@ def value(outputs: Any) -> Any:
     """A number that depends on everything the model puts out, but for what it also keeps."""
     import torch
 
-    named = outputs.items() if hasattr(outputs, "items") else enumerate(_flat(outputs))
     total = None
-    for name, part in named:
-        for tensor in () if name in CACHES else _flat(part):
-            if torch.is_floating_point(tensor) and tensor.requires_grad:
-                weight = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1))
-                term = (tensor.float() * weight).sum() / tensor.numel() ** 0.5
-                total = term if total is None else total + term
+    for tensor in _put_out(outputs):
+        weight = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(1))
+        term = (tensor.float() * weight).sum() / tensor.numel() ** 0.5
+        total = term if total is None else total + term
     if total is None:
         raise ValueError("nothing that it puts out requires grad")
     return total
+
+
+def size(outputs: Any) -> float:
+    """How large what goes into that number is: it may be small by chance, and all of it rounding."""
+    return float(sum(tensor.norm() / tensor.numel() ** 0.5 for tensor in _put_out(outputs)))
+
+
+def _put_out(outputs: Any) -> Iterator[Any]:
+    import torch
+
+    named = outputs.items() if hasattr(outputs, "items") else enumerate(_flat(outputs))
+    for name, part in named:
+        for tensor in () if name in CACHES else _flat(part):
+            if torch.is_floating_point(tensor) and tensor.requires_grad:
+                yield tensor
 
 
 def _flat(part: Any) -> list[Any]:

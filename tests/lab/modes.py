@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.lab.made_small import Inputs, fed, value, whole
+from tests.lab.made_small import Inputs, fed, size, value, whole
 from vlmpatch_lab import forks
 
 MODES = ("off", "nonreentrant", "reentrant")
 CHANCE = "by chance"
-PART = "a part of "  # a class that is run
+PART = "a part of "  # a class that can be made and trains it
 TOLERANCE = 1e-4  # relative, float32
 LIMIT = 120.0  # seconds a class may take
 PROCESSOR = 40  # of them on a processor, whatever else the machine does
@@ -83,12 +83,13 @@ def gradients(model: Any, inputs: Inputs, mode: str, seed: int = 0) -> dict[str,
     if mode in ("nonreentrant", "reentrant"):
         model.gradient_checkpointing_enable({"use_reentrant": mode == "reentrant"})
     torch.manual_seed(seed)
-    result = value(model(**inputs))
+    outputs = model(**inputs)
+    result, scale = value(outputs), size(outputs)
     result.backward()
     found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     if mode in ("nonreentrant", "reentrant"):
         model.gradient_checkpointing_disable()
-    return {"": result.detach().reshape(1), **found}
+    return {"": torch.tensor([float(result), scale]), **found}
 
 
 def verdict(got: dict[str, Any], right: dict[str, Any]) -> str:
