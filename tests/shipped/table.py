@@ -97,9 +97,9 @@ def _engines(known: Mapping[str, Program], id_: str) -> tuple[str, ...]:
 
 
 def key(program: Program) -> str:
-    """Of the program as it is told to run, and of all patches in reach of its stack."""
+    """Of the program as it is told to run, and of all patches in reach, those of files beside it included."""
     told = {name: value for name, value in dataclasses.asdict(program).items() if name not in JUDGED}
-    parts = [told, store.patches(envs.read_stacks()[program.stack])]
+    parts = [told, store.patches(envs.read_stacks()[program.stack], script=True)]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 

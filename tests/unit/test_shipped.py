@@ -147,5 +147,20 @@ def test_what_is_on_file_is_current_until_the_program_or_a_patch_changes(
 
     monkeypatch.undo()
     monkeypatch.setattr(table, "STORE", tmp_path / "shipped.csv")
-    monkeypatch.setattr(store, "patches", lambda stack: {"a": "another"})
+    monkeypatch.setattr(store, "patches", lambda stack, script: {"a": "another"})
     assert not table.current()
+
+
+def test_a_program_depends_on_patches_of_files_that_lie_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MiniCPM-V's ``trainer`` and its remote code are in no package of a stack."""
+    program, patches = KNOWN["minicpmv"], store.patches
+    before = table.key(program)
+
+    def otherwise(*asked: Any, **more: Any) -> dict[str, str]:
+        return {
+            id_: "another" if id_ == "trainer-self-model-under-ddp" else digest
+            for id_, digest in patches(*asked, **more).items()
+        }
+
+    monkeypatch.setattr(store, "patches", otherwise)
+    assert table.key(program) != before
