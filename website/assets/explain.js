@@ -457,9 +457,9 @@
   }
 
   function occurs(plain, stem) {
-    const places = [], letter = /[0-9a-z]/i, inWord = /[0-9a-z_]/i;
+    const places = [], inside = /^(?:[a-z_][0-9a-z]|[0-9][0-9])/i;
     for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
-      if (!(at && letter.test(stem[0]) && inWord.test(plain[at - 1]))) places.push(at);
+      if (!(at && inside.test(plain[at - 1] + stem[0]))) places.push(at);
     }
     return places;
   }

@@ -144,12 +144,13 @@ def _begins(plain: str, stem: str) -> Iterable[int]:
 def _occurs(plain: str, stem: str) -> Iterable[int]:
     at = plain.find(stem)
     while at >= 0:
-        if not (
-            at
-            and stem[0].isascii()
-            and stem[0].isalnum()
-            and plain[at - 1].isascii()
-            and (plain[at - 1].isalnum() or plain[at - 1] == "_")
-        ):
+        if not at or not _inside(plain[at - 1], stem[0]):
             yield at
         at = plain.find(stem, at + 1)
+
+
+def _inside(before: str, sign: str) -> bool:
+    """Whether a word goes on with ``sign`` after ``before``; what follows a number is its unit, a word."""
+    if not (before.isascii() and sign.isascii() and sign.isalnum()):
+        return False
+    return before.isalpha() or before == "_" or (before.isdigit() and sign.isdigit())
