@@ -559,8 +559,39 @@ TOLD = [
         "FSDP LoRA: adapter_model.safetensors saved at the end is empty, no tensor in it. peft 0.21",
         "F91",
     ),
+    (
+        "Training Qwen2.5-VL under FSDP hangs as soon as some batches do not contain images.",
+        "F11",
+    ),
+    (
+        "The num_items_in_batch parameter should be included when compute_loss is overridden.",
+        "F28",
+    ),
+    ("LLaMA-Factory 微调时报 no_sync 和梯度累积不兼容", "F71"),
+    (
+        "PEFT with DDP: gradient checkpointing is not supported where a layer is checkpointed multiple "
+        "times, as in two forward passes of a reward trainer.",
+        "F3",
+    ),
+    (
+        "The vision LoRA gets zero gradients on Gemma 4: requires_grad_for_gradient_checkpointing puts its "
+        "hook on the language model.",
+        "F5",
+    ),
+    ("deepspeed stage3 全量微调，保存的 pytorch_model.bin 只有905kb", "F25"),
+    (
+        "Missing keys when loading checkpoints with DeepSpeed and HF Trainer; only with PEFT models.",
+        "F43",
+    ),
 ]
 UNRELATED = [
+    "swift sft --model internvl3 --freeze_vit false --deepspeed zero3: 纯文本任务的准确率一直很低",
+    "Gradient accumulation gives other losses under DeepSpeed than under FSDP; is ZeRO stage 1 the same?",
+    "With another FSDP and two forwards: expected to be in states [<TrainingState.BACKWARD_POST: 4>] but "
+    "current state is TrainingState.IDLE",
+    "train_dreambooth_lora_sdxl.py: UserWarning: None of the inputs have requires_grad=True. Gradients will "
+    "be None",
+    "My LoRA of a lorry detector gets worse, gradient checkpointing is off.",
     "--finetuning_type lora --ddp_find_unused_parameters False: after the training no adapter is there",
     "Resuming under FSDP by torch.distributed.checkpoint: set_optimizer_state_dict takes the optimizer state "
     "by other names",

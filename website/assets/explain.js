@@ -457,7 +457,7 @@
   }
 
   function occurs(plain, stem) {
-    const places = [], inside = /^(?:[a-z_][0-9a-z]|[0-9][0-9])/i;
+    const places = [], inside = stem.includes("_") ? /^(?:[a-z][0-9a-z]|[0-9][0-9])/i : /^(?:[a-z_][0-9a-z]|[0-9][0-9])/i;
     for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
       if (!(at && inside.test(plain[at - 1] + stem[0]))) places.push(at);
     }

@@ -144,13 +144,16 @@ def _begins(plain: str, stem: str) -> Iterable[int]:
 def _occurs(plain: str, stem: str) -> Iterable[int]:
     at = plain.find(stem)
     while at >= 0:
-        if not at or not _inside(plain[at - 1], stem[0]):
+        if not at or not _inside(plain[at - 1], stem):
             yield at
         at = plain.find(stem, at + 1)
 
 
-def _inside(before: str, sign: str) -> bool:
-    """Whether a word goes on with ``sign`` after ``before``; what follows a number is its unit, a word."""
-    if not (before.isascii() and sign.isascii() and sign.isalnum()):
+def _inside(before: str, stem: str) -> bool:
+    """Whether a word goes on with ``stem`` after ``before``.
+
+    What follows a number is its unit, a word; words that are joined by `_` may be joined to another.
+    """
+    if not (before.isascii() and stem[0].isascii() and stem[0].isalnum()):
         return False
-    return before.isalpha() or before == "_" or (before.isdigit() and sign.isdigit())
+    return before.isalpha() or (before == "_" and "_" not in stem) or (before.isdigit() and stem[0].isdigit())
