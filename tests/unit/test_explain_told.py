@@ -578,6 +578,9 @@ TOLD = [
         "hook on the language model.",
         "F5",
     ),
+    ("Input grads are enabled: a patch that is needed for gradient checkpointing with LoRA.", "F5"),
+    ("指令精调后 adapter_model.bin 只有158KB，deepspeed 用的是 zero3", "F25"),
+    ("After the first episode: our trainer's _save_checkpoint does not accept metrics.", "F28"),
     ("deepspeed stage3 全量微调，保存的 pytorch_model.bin 只有905kb", "F25"),
     (
         "Missing keys when loading checkpoints with DeepSpeed and HF Trainer; only with PEFT models.",
@@ -591,6 +594,9 @@ UNRELATED = [
     "current state is TrainingState.IDLE",
     "train_dreambooth_lora_sdxl.py: UserWarning: None of the inputs have requires_grad=True. Gradients will "
     "be None",
+    "ZeRO-3: the VLM needs full tensors for every batch, so mixed text and image rows are not trained.",
+    "create LoRA for U-Net: 192 modules. UserWarning: None of the inputs have requires_grad=True.",
+    "Lightning says that my training_step has an unexpected argument.",
     "My LoRA of a lorry detector gets worse, gradient checkpointing is off.",
     "--finetuning_type lora --ddp_find_unused_parameters False: after the training no adapter is there",
     "Resuming under FSDP by torch.distributed.checkpoint: set_optimizer_state_dict takes the optimizer state "

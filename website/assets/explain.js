@@ -458,8 +458,10 @@
 
   function occurs(plain, stem) {
     const places = [], inside = stem.includes("_") ? /^(?:[a-z][0-9a-z]|[0-9][0-9])/i : /^(?:[a-z_][0-9a-z]|[0-9][0-9])/i;
-    for (let at = plain.indexOf(stem); at >= 0; at = plain.indexOf(stem, at + 1)) {
-      if (!(at && inside.test(plain[at - 1] + stem[0]))) places.push(at);
+    const bare = stem.replace(/ +$/, "");
+    for (let at = plain.indexOf(bare); at >= 0; at = plain.indexOf(bare, at + 1)) {
+      const goesOn = bare !== stem && /[0-9a-z_]/.test(plain[at + bare.length] || "");
+      if (!goesOn && !(at && inside.test(plain[at - 1] + stem[0]))) places.push(at);
     }
     return places;
   }

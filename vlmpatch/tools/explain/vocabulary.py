@@ -17,6 +17,7 @@ else:
 NEAR = 240  # characters in which words that belong together stand
 SOON = 28  # characters in which the second word of `a~b` begins
 _QUOTES = str.maketrans({"\u2019": "'", "`": ""})
+_WORD = re.compile("[0-9a-z_]")
 _GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
 
 
@@ -142,11 +143,13 @@ def _begins(plain: str, stem: str) -> Iterable[int]:
 
 
 def _occurs(plain: str, stem: str) -> Iterable[int]:
-    at = plain.find(stem)
+    bare = stem.rstrip(" ")
+    at = plain.find(bare)
     while at >= 0:
-        if not at or not _inside(plain[at - 1], stem):
+        goes_on = bare != stem and _WORD.match(plain, at + len(bare))
+        if not goes_on and (not at or not _inside(plain[at - 1], stem)):
             yield at
-        at = plain.find(stem, at + 1)
+        at = plain.find(bare, at + 1)
 
 
 def _inside(before: str, stem: str) -> bool:
