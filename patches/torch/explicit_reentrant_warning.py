@@ -45,7 +45,7 @@ from .._shared.training_group import active_ddp
 DOOR = "CheckpointFunction.apply(function, preserve, *args)"
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 HANDED = "shared_kv_states"  # in which blocks leave keys and values for others
-GRAD_MODE = "is_grad_enabled"
+GRAD_MODE, CHECKPOINTS = "is_grad_enabled", "_gradient_checkpointing_func"
 SHARES = ("store_full_length_kv", "is_kv_shared_layer")  # what an attention says that does either
 _OVERRULED = (
     "use_reentrant=True was passed, and {where} it can only end in {what}. This run uses the non-reentrant "
@@ -218,8 +218,19 @@ def _shares(block: Any) -> bool:
 def _reads_grad_mode(block: Any) -> bool:
     """Whether a forward of ``block`` asks for the grad mode, which the reentrant first pass lacks."""
     classes = {type(part) for part in block.modules() if not type(part).__module__.startswith("torch.")}
-    forwards = (getattr(cls.forward, "__code__", None) for cls in classes)
-    return any(code is not None and GRAD_MODE in code.co_names for code in forwards)
+    return any(GRAD_MODE in names for cls in classes for names in _names_within(cls.forward))
+
+
+def _names_within(forward: Any) -> Iterator[tuple[str, ...]]:
+    """What ``forward`` and what it decorates name, without what asks only whether to checkpoint.
+
+    That is, from transformers 5.24 on, every layer's; the checkpoint runs what is beneath it.
+    """
+    while forward is not None:
+        names = getattr(getattr(forward, "__code__", None), "co_names", ())
+        if CHECKPOINTS not in names:
+            yield names
+        forward = getattr(forward, "__wrapped__", None)
 
 
 def _trained_block(function: Any) -> Any:
