@@ -54,7 +54,7 @@ WORDS = {
         "rank:1": "rank 1, text only",
         "visual": "vision tower",
         "language_model": "language model",
-        "waits": "waits for the other rank for ever",
+        "waits": "waits for the other rank forever",
         "colon": ": ",
         "stale": "The vision tower's gradient that ZeRO-3 uses in three steps (norm)",
         "step": "step {step}",

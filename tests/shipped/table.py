@@ -136,7 +136,7 @@ def ending(run: Ended) -> str:
     """How a run ended, in a line without a place of this machine."""
     found = [error for error in ERROR.findall(run.output) if not PEER.search(error)]
     if not found:
-        return "waits for ever" if run.rc else "does not train"
+        return "hangs" if run.rc else "does not train"
     return PLACE.sub("", found[0]).partition(". ")[0].strip()[:LONGEST].strip()
 
 

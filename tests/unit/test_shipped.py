@@ -60,8 +60,8 @@ def test_a_program_may_have_to_be_right_to_the_last_bit() -> None:
         ("FileNotFoundError: No such file: '/data/a/b/c.json'", "FileNotFoundError: No such file: 'c.json'"),
         ("RuntimeError: Ready twice. One of these reasons: 1)", "RuntimeError: Ready twice"),
         ("ValueError: " + "x" * 500, "ValueError: " + "x" * (table.LONGEST - len("ValueError: "))),
-        ("step 1", "waits for ever"),
-        ("RuntimeError: [/a/b/gloo/transport/tcp/pair.cc:537] Connection reset by peer", "waits for ever"),
+        ("step 1", "hangs"),
+        ("RuntimeError: [/a/b/gloo/transport/tcp/pair.cc:537] Connection reset by peer", "hangs"),
     ],
 )
 def test_how_a_run_ended_is_a_line_without_a_place(output: str, said: str) -> None:
