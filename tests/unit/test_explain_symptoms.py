@@ -339,6 +339,17 @@ def test_a_traceback_without_its_exception_is_cut_and_says_what_it_could_be() ->
             "F71",
         ),
         (
+            TRACE
+            + '  File "/x/site-packages/deepspeed/runtime/zero/partitioned_param_coordinator.py", line 316, '
+            + "in fetch_sub_module\nAssertionError: {'id': 4, 'status': 'INFLIGHT', 'ds_shape': (8, 8)}\n",
+            "F70",
+        ),
+        (
+            TRACE
+            + "fully_shard(model)\nRuntimeError: aten.mm.default: got mixed torch.Tensor and DTensor, need\n",
+            "F39",
+        ),
+        (
             "swift sft --deepspeed zero3\n"
             + TRACE
             + '  File "/x/site-packages/torch/nn/modules/conv.py", line 456, in _conv_forward\n    return\n',

@@ -133,6 +133,10 @@ TOLD = [
         "F27",
     ),
     (
+        "Under ZeRO-3 the frozen parameters are lost as soon as save_pretrained() has written the model.",
+        "F25",
+    ),
+    (
         "After upgrading transformers my Trainer subclass fails, its "
         "compute_loss is passed num_items_in_batch which it does not "
         "accept.",
@@ -654,6 +658,9 @@ UNRELATED = [
     "Gemma 3n audio encoder: how do I prepare the inputs?",
     "Why is the optimizer state twice as large as the model in memory?",
     "Clip gradients by value instead of by norm in Trainer?",
+    "DeepSpeed's MoE layer with ep_size=4 under ZeRO-2 hangs at the last block.",
+    "Expert parallel training under ZeRO-1 is stuck in the all-to-all of the MoE layer.",
+    "Mixed data in the template: we return zeros if pixel_values is None and there is no image in the batch.",
 ]
 
 
