@@ -133,6 +133,18 @@ TOLD = [
         "F27",
     ),
     (
+        "Under zero.Init() my weights will not load, I get a size mismatch for each of them.",
+        "F24",
+    ),
+    (
+        "With DeepSpeed stage 3 model.get_input_embeddings() gives me a weight of size 0.",
+        "F26",
+    ),
+    (
+        "unsloth with gradient checkpointing goes through the graph a second time in the first backward.",
+        "F37",
+    ),
+    (
         "Under ZeRO-3 the frozen parameters are lost as soon as save_pretrained() has written the model.",
         "F25",
     ),
@@ -658,6 +670,7 @@ UNRELATED = [
     "Gemma 3n audio encoder: how do I prepare the inputs?",
     "Why is the optimizer state twice as large as the model in memory?",
     "Clip gradients by value instead of by norm in Trainer?",
+    "Under ZeRO-3 the weight itself is in the attribute ds_tensor, and the shape that I print is 0.",
     "DeepSpeed's MoE layer with ep_size=4 under ZeRO-2 hangs at the last block.",
     "Expert parallel training under ZeRO-1 is stuck in the all-to-all of the MoE layer.",
     "Mixed data in the template: we return zeros if pixel_values is None and there is no image in the batch.",
