@@ -30,6 +30,8 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
+from .._shared.overlapped import apart
+
 OPTIMIZER, AVERAGE, REDUCE = "DeepSpeedZeroOptimizer", "average_tensor", "reduce_ipg_grads"
 
 
@@ -47,8 +49,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Keep the memory of large gradients until they are reduced."""
 
     def average(original: Callable[..., Any], self: Any, /, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        apart = self.overlap_comm and not module.get_accelerator().resolves_data_dependency()
-        if apart and tensor.numel() > self.reduce_bucket_size:
+        if apart(self, module.get_accelerator()) and tensor.numel() > self.reduce_bucket_size:
             tensor.record_stream(self.reduction_stream)
         return original(self, tensor, *args, **kwargs)
 

@@ -8,6 +8,7 @@ from bench import at_size, zero3_gather, zero_step
 from tests.axes import table as axes
 from tests.e2e import mixed_long, mixed_table
 from tests.generate import codes, evidence, failures, figures, launches, patches, readme
+from tests.gpu import record as gpu
 from tests.lab import families, pages
 from tests.matrix import field_reports, render
 from tests.matrix.store import Store
@@ -37,7 +38,9 @@ def wanted() -> dict[Path, str]:
             axes.page(language): axes.filled(language),
             resume.page(language): resume.filled(language),
             readme.PAGES[language]: readme.filled(language),
-            evidence.page(language): at_size.filled(language, evidence.filled(language)),
+            evidence.page(language): gpu.filled(
+                language, at_size.filled(language, evidence.filled(language))
+            ),
         }
     from tests.generate import punctuation  # which is a command too
 

@@ -76,6 +76,7 @@ MISHAPS = {
     "unused": Mishap(before="leave", then="step"),
     "unused-sgd": Mishap(before="leave", then="step", optimizer="SGD"),
     "overlapped": Mishap(then="step", bucket=40, overlapped=True),
+    "overlapped-buckets": Mishap(then="step", bucket=80, overlapped=True),
     "evaluated": Mishap(before="evaluate", then="step"),
     "saved": Mishap(before="save", then="step"),
     "resumed": Mishap(before="resume", then="step"),

@@ -2,7 +2,8 @@
 
 torch gives freed memory to the stream it belongs to at once, unless it was told (``record_stream``) that
 another stream still uses it. Here each reduction finds what it would find if that stream were far behind: a
-gradient that lies in no bucket, and that torch was not told of, has been written over.
+gradient that lies in no bucket, and that torch was not told of, has been written over; so has a bucket whose
+reduction the backward did not wait for before it filled that bucket again.
 """
 
 from __future__ import annotations
@@ -14,8 +15,15 @@ import torch
 
 
 class Stream:
+    def __init__(self) -> None:
+        self.waiting: set[int] = set()  # the memory whose reduction nobody has waited for
+
     def wait_stream(self, other: Stream) -> None:
-        """Nothing runs apart from what calls."""
+        other.waiting.clear()
+
+
+def memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage().data_ptr())
 
 
 def simulate(optimizer: Any) -> None:
@@ -28,20 +36,27 @@ def simulate(optimizer: Any) -> None:
     average = optimizer.average_tensor
 
     def average_tensor(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if tensor.numel() > optimizer.reduce_bucket_size:
+        large = tensor.numel() > optimizer.reduce_bucket_size
+        if large:
             # What it tells torch, and when, is known from a copy: all that counts is told before it returns.
             kept.clear()
             average(copy := tensor.clone(), *args, **kwargs)
-            if copy.untyped_storage().data_ptr() not in kept:
+            if memory(copy) not in kept:
                 tensor.fill_(1.0)
-        return average(tensor, *args, **kwargs)
+        elif memory(tensor) in reductions.waiting:
+            tensor.fill_(1.0)
+        result = average(tensor, *args, **kwargs)
+        reductions.waiting.add(memory(tensor))
+        return result
 
     def record_stream(self: torch.Tensor, stream: Stream) -> None:
-        kept.add(self.untyped_storage().data_ptr())
+        kept.add(memory(self))
 
     torch.Tensor.record_stream = record_stream
-    accelerator.resolves_data_dependency = lambda: False
+    orders = "resolves_data_dependency"  # since DeepSpeed 0.14.0
+    setattr(accelerator, orders if hasattr(accelerator, orders) else "is_synchronized_device", lambda: False)
     accelerator.current_stream = lambda: backward
     accelerator.stream = contextlib.nullcontext
+    accelerator.synchronize = lambda *_: reductions.waiting.clear()
     optimizer.reduction_stream = reductions
     optimizer.average_tensor = average_tensor
