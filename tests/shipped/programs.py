@@ -199,9 +199,7 @@ def checkpoints(stack: str) -> Path:
     """The folder of checkpoints and data for ``stack``, made once."""
     made = envs.read_stacks()[stack]
     envs.make(made)
-    sources = [HERE / "make.py", *sorted((HERE.parent / "standin").rglob("*.py"))]
-    recipe = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
-    folder = envs.cache_root() / "models" / f"shipped-{stack}-{recipe}"
+    folder = envs.cache_root() / "models" / f"shipped-{stack}-{recipe()}"
     with envs.locked(folder.with_suffix(".lock")):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
@@ -211,6 +209,12 @@ def checkpoints(stack: str) -> Path:
                 raise RuntimeError(str(finished))
             (folder / "complete").touch()
     return folder
+
+
+def recipe() -> str:
+    """Of what makes checkpoints and data, as it is now."""
+    sources = [HERE / "make.py", *sorted((HERE.parent / "standin").rglob("*.py"))]
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
 
 
 def remote_code(made: Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ ERROR = re.compile(r"(?:\w+\.)*(\w*(?:Error|Exception): .*)")
 PEER = re.compile(r"\[\S*pair\.cc:\d+\]")  # gloo's: the other rank was ended, which had waited too long
 PLACE = re.compile(r"(/[\w.+-]+){2,}/")
 LONGEST = 110  # characters of a message
+RIGHT_BARE = ("=", "harmed")  # words of what is right without vlmpatch
 JUDGED = ("engines", "fails", "says", "alike")  # of a program, what is said of it and not to it
 
 WORDS = {
@@ -74,7 +75,16 @@ class Line(NamedTuple):
     bare: str  # how far it is from the reference, or how it ended
     patched: str
     warnings: str  # ids of patches that warned, in the run with vlmpatch
-    key: str  # of what it depends on, as it was
+    told: str  # of what the run without vlmpatch depends on, as it was
+    key: str  # of what the run with vlmpatch depends on
+
+
+class Bare(NamedTuple):
+    """How a program ended under an engine without vlmpatch."""
+
+    said: str  # how far it is from the reference, or how it ended
+    right: bool
+    ended: bool  # before it had trained
 
 
 def read() -> list[Line]:
@@ -96,10 +106,20 @@ def _engines(known: Mapping[str, Program], id_: str) -> tuple[str, ...]:
     return known[id_].engines if id_ in known else ()
 
 
+def told(program: Program) -> str:
+    """Of the program as it is told to run, and of its stack and its checkpoints."""
+    words = {name: value for name, value in dataclasses.asdict(program).items() if name not in JUDGED}
+    stack = envs.read_stacks()[program.stack]
+    pins = (stack.torch, sorted(stack.packages), sorted(stack.no_deps))
+    return _digest(words, pins, programs.recipe())
+
+
 def key(program: Program) -> str:
-    """Of the program as it is told to run, and of all patches in reach, those of files beside it included."""
-    told = {name: value for name, value in dataclasses.asdict(program).items() if name not in JUDGED}
-    parts = [told, store.patches(envs.read_stacks()[program.stack], script=True)]
+    """Of the same, and of all patches in reach, those of files beside it included."""
+    return _digest(told(program), store.patches(envs.read_stacks()[program.stack], script=True))
+
+
+def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -109,18 +129,41 @@ def current() -> set[tuple[str, str]]:
     return {(line.program, line.engine) for line in read() if line.key == key(known[line.program])}
 
 
-def line_of(program: Program, engine: str, right: Ended, bare: Ended, patched: Ended, key: str) -> Line:
-    """What the three runs say of it."""
-    apart = [distance(run, right) for run in (bare, patched)]
-    fine = [each is not None and each <= program.alike for each in apart]
-    said = [
-        ending(run) if each is None else _short(each)
-        for run, each in zip((bare, patched), apart, strict=True)
-    ]
-    word = grid.word(*fine, ended=not bare.right, ends=not patched.right)
-    warnings = " ".join(warned(patched))
+def bare_on_file() -> dict[tuple[str, str], Bare]:
+    """What is on file of programs as they are now without vlmpatch, whatever became of patches."""
+    known, _ = programs.read()
+    return {
+        (line.program, line.engine): Bare(line.bare, line.word in RIGHT_BARE, not _is_number(line.bare))
+        for line in read()
+        if line.told == told(known[line.program])
+    }
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def bare_of(program: Program, right: Ended, run: Ended) -> Bare:
+    """What the run without vlmpatch says, beside the reference."""
+    return Bare(*_said(program, right, run), not run.right)
+
+
+def line_of(program: Program, engine: str, right: Ended, bare: Bare, patched: Ended, key: str) -> Line:
+    """What the run without vlmpatch, the run with it and the reference say of it."""
+    said, fine = _said(program, right, patched)
+    word = grid.word(bare.right, fine, ended=bare.ended, ends=not patched.right)
     where = program.id, engine, program.stack, program.commit[:12]
-    return Line(*where, word, said[0], said[1], warnings, key)
+    return Line(*where, word, bare.said, said, " ".join(warned(patched)), told(program), key)
+
+
+def _said(program: Program, right: Ended, run: Ended) -> tuple[str, bool]:
+    """How far a run is from the reference, or how it ended; and whether that is right."""
+    apart = distance(run, right)
+    return (ending(run), False) if apart is None else (_short(apart), apart <= program.alike)
 
 
 def distance(run: Ended, right: Ended) -> float | None:

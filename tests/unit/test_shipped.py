@@ -12,8 +12,10 @@ from tests.lab import forked, grid, launch, pages
 from tests.lab.forked import Job
 from tests.lab.launch import Finished
 from tests.matrix import store
+from tests.shipped import __main__ as lane
 from tests.shipped import programs, table
 from tests.shipped.programs import ALIKE, STEPS, Ended, Program
+from tests.shipped.table import Line
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read as read_catalog
 
@@ -30,6 +32,15 @@ def died(output: str) -> Ended:
     return Ended(1, None, output)
 
 
+def line(bare: Ended, patched: Ended, program: Program = PROGRAM, key: str = "key") -> Line:
+    right = trained()
+    return table.line_of(program, "ddp", right, table.bare_of(program, right, bare), patched, key)
+
+
+def word_of(bare: Ended, patched: Ended, program: Program = PROGRAM) -> str:
+    return line(bare, patched, program).word
+
+
 @pytest.mark.parametrize(
     ("bare", "patched", "word"),
     [
@@ -42,15 +53,15 @@ def died(output: str) -> Ended:
     ],
 )
 def test_a_word_for_each(bare: Ended, patched: Ended, word: str) -> None:
-    assert table.line_of(PROGRAM, "ddp", trained(), bare, patched, "key").word == word
+    assert word_of(bare, patched) == word
 
 
 def test_a_program_may_have_to_be_right_to_the_last_bit() -> None:
     exact = dataclasses.replace(PROGRAM, alike=0.0)
     near = trained(weights=2 + ALIKE / 10)
-    assert table.line_of(PROGRAM, "ddp", trained(), near, near, "key").word == "="
-    assert table.line_of(exact, "ddp", trained(), trained(), trained(), "key").word == "="
-    assert table.line_of(exact, "ddp", trained(), trained(), near, "key").word in grid.HARM
+    assert word_of(near, near) == "="
+    assert word_of(trained(), trained(), exact) == "="
+    assert word_of(trained(), near, exact) in grid.HARM
 
 
 @pytest.mark.parametrize(
@@ -134,9 +145,8 @@ def test_what_is_on_file_is_current_until_the_program_or_a_patch_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = next(iter(KNOWN.values()))
-    line = table.line_of(program, "ddp", trained(), trained(), trained(), table.key(program))
     monkeypatch.setattr(table, "STORE", tmp_path / "shipped.csv")
-    table.keep([line])
+    table.keep([line(trained(), trained(), program, table.key(program))])
     assert table.current() == {(program.id, "ddp")}
 
     said = dataclasses.replace(program, fails=("ddp",), says=("a-patch",))
@@ -149,6 +159,43 @@ def test_what_is_on_file_is_current_until_the_program_or_a_patch_changes(
     monkeypatch.setattr(table, "STORE", tmp_path / "shipped.csv")
     monkeypatch.setattr(store, "patches", lambda stack, script: {"a": "another"})
     assert not table.current()
+    assert table.bare_on_file().keys() == {(program.id, "ddp")}, "no patch was in force there"
+
+
+@pytest.mark.parametrize("patched", [trained(), trained(norm=2), died("RuntimeError: ready twice")])
+@pytest.mark.parametrize("bare", [trained(), trained(norm=2), died("RuntimeError: ready twice"), died("")])
+def test_a_run_without_vlmpatch_says_the_same_from_the_file(
+    bare: Ended, patched: Ended, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = next(iter(KNOWN.values()))
+    monkeypatch.setattr(table, "STORE", tmp_path / "shipped.csv")
+    table.keep([line(bare, patched, program)])
+    assert table.bare_on_file() == {(program.id, "ddp"): table.bare_of(program, trained(), bare)}
+
+    told = dataclasses.replace(program, arguments=(*program.arguments, "--more"))
+    monkeypatch.setattr(programs, "read", lambda: ({program.id: told}, ()))
+    assert not table.bare_on_file()
+
+
+def test_only_what_is_not_on_file_is_run_without_vlmpatch(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = next(iter(KNOWN.values()))
+    asked: dict[bool, list[programs.Run]] = {True: [], False: []}
+
+    def run(stack: str, runs: list[programs.Run], *, patched: bool) -> dict[programs.Run, Ended]:
+        asked[patched] += runs
+        return {each: trained() for each in runs}
+
+    workshop = programs.Workshop(Path())
+    monkeypatch.setattr(workshop, "run", run)
+    on_file = {(program.id, "ddp"): table.Bare("waits for ever", right=False, ended=True)}
+    runs = [(program, "ddp"), (program, "zero2")]
+    lines = list(lane.ran(workshop, program.stack, runs, on_file))
+    assert [(each.engine, each.word, each.bare) for each in lines] == [
+        ("ddp", "fixed", "waits for ever"),
+        ("zero2", "=", "0"),
+    ]
+    assert asked[True] == [(program, programs.REFERENCE), *runs]
+    assert asked[False] == [(program, "zero2")]
 
 
 def test_a_program_depends_on_patches_of_files_that_lie_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
