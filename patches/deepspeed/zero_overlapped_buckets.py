@@ -39,7 +39,7 @@ def look(code: Code) -> str | None:
         code.function(f"{OPTIMIZER}.{name}") for name in ("average_tensor", REDUCE, FILL)
     )
     if average is None or reduce is None or fill is None or "self.reduction_stream" not in average:
-        raise Unrecognised(f"the buckets of {OPTIMIZER} in {code.path} are not as any known release has them")
+        raise Unrecognised(f"{OPTIMIZER} in {code.path} is not as any known release has it")
     clear = code.function(CLEAR)
     if clear is not None and "self.index = 0" in clear:
         return "the backward waits for each reduction" if "wait_stream(" in fill else None

@@ -13,10 +13,8 @@ What is done: torch is told that the stream of reductions uses such a gradient, 
 away before that stream is done with it. Nothing waits.
 
 Since 0.19.0 DeepSpeed says so itself, but for a gradient that is spread over several ranks and whose first
-piece fits into a bucket: of that nothing is said on ranks that keep none of it. Read in 0.14.5 to 0.19.8 and
-shown with streams that are simulated; there was no GPU to run it on. The buckets themselves were
-written to before their reduction was over until 0.14.2, and from 0.17.2 to 0.17.4; that is left to newer
-releases.
+piece fits into a bucket: of that nothing is said on ranks that keep none of it. Seen on a GPU with 0.14.2 to
+0.19.8 (``python -m tests.gpu``). The buckets themselves are another matter: ``zero-overlapped-buckets``.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/5347,
 https://github.com/deepspeedai/DeepSpeed/issues/7188, https://github.com/deepspeedai/DeepSpeed/pull/7965
