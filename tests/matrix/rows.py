@@ -17,7 +17,7 @@ from vlmpatch.tools.cases import Case
 
 Versions = Mapping[str, str]
 ZERO_OVER_GLOO = {"torch": ">=2.2"}  # before, gloo had no _allgather_base
-REMOTE_CODE = {"transformers": "<5.24.0.dev0"}  # which no longer has what MiniCPM-V 2.6's vision tower imports
+REMOTE_CODE = {"transformers": "<5.24.0.dev0"}  # later, without what MiniCPM-V 2.6 imports of it
 # The first that a stack pins is what it is for.
 FRAMEWORKS = ("pytorch-lightning", "axolotl", "llamafactory", "ms-swift", "trl", "timm")
 
