@@ -21,7 +21,12 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
 
 
 def _generates(launch: LaunchConfig, around: Around) -> bool:
-    """Whether it generates with checkpointing on; TRL switches it off for that time from 0.22 on."""
+    """Whether it generates with checkpointing on, and layers drop their caches then, as they do until 5.24.
+
+    TRL switches it off for that time from 0.22 on.
+    """
+    if not inside(around, "transformers", "<5.24.0.dev0"):
+        return False
     if launch.generates or launch.swift or around.installed.get("trl") is None:
         return True
     trl = launch.launcher == "trl" or launch.generates is False
