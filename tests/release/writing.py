@@ -62,7 +62,8 @@ def write(version: str, date: str, address: str = "", root: Path = ROOT) -> None
     if f"\n## [{version}] " not in before:
         _towncrier(root, version, date, "--yes")
         return
-    told.write_text(with_late(before, version, _towncrier(root, version, date, "--draft")), "utf-8")
+    draft = _towncrier(root, version, date, "--draft")
+    told.write_text(with_late(before, version, date, draft), "utf-8")
     for path in (root / "changelog.d").glob("*.*.md"):
         path.unlink()
 
@@ -75,8 +76,8 @@ def _towncrier(root: Path, version: str, date: str, how: str) -> str:
     return done.stdout
 
 
-def with_late(changelog: str, version: str, draft: str) -> str:
-    """``changelog`` with what ``draft`` has, at the end of each kind of the release that it has already."""
+def with_late(changelog: str, version: str, date: str, draft: str) -> str:
+    """``changelog`` with what ``draft`` has, at the end of each kind; the release is of ``date`` now."""
     head, mark, rest = changelog.partition(f"\n## [{version}] ")
     release, after, older = rest.partition("\n## [")
     kinds = re.split(r"^### (\w+)\n", release, flags=re.M)
@@ -85,7 +86,8 @@ def with_late(changelog: str, version: str, draft: str) -> str:
     for kind, items in zip(late[1::2], late[2::2], strict=True):
         texts[kind] = f"{texts.get(kind, '').rstrip()}\n{items.strip()}\n\n"
     body = "".join(f"### {kind}\n{text}" for kind, text in texts.items())
-    return f"{head}{mark}{kinds[0]}{body.rstrip()}\n{after}{older}"
+    said = re.sub(r"^- .*", f"- {date}", kinds[0])
+    return f"{head}{mark}{said}{body.rstrip()}\n{after}{older}"
 
 
 def move(address: str, root: Path = ROOT) -> None:

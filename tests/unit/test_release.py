@@ -185,10 +185,10 @@ def test_what_comes_after_it_was_written_goes_into_the_same_text(releasable: Pat
     for name, text in (("more.added", "More is new."), ("well.fixed", "Something works.")):
         (releasable / "changelog.d" / f"{name}.md").write_text(f"{text}\n")
     commit(releasable)
-    writing.write("9.8.7", "2031-02-03", root=releasable)
+    writing.write("9.8.7", "2031-02-05", root=releasable)
     told = (releasable / "CHANGELOG.md").read_text("utf-8")
     made = "### Added\n\n- Something is new.\n- More is new.\n\n### Fixed\n\n- Something works.\n\n## ["
-    assert f"## [9.8.7] - 2031-02-03\n\n{made}" in told
+    assert f"## [9.8.7] - 2031-02-05\n\n{made}" in told
     assert not list((releasable / "changelog.d").glob("*.*.md"))
 
 
