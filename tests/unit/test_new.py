@@ -112,7 +112,7 @@ ABSENT = [
     (FILE, "Why:", "", "docstring: why it happens"),
     ("patches/peft/zero3_modules_to_save.py", "https://", "", "docstring: upstream's issue"),
     ("failures/F09.toml", "title =", "titel =", "F09.toml: file: titel is an unknown key"),
-    ("failures/F09.toml", 'id = "F9"', 'id = "F99"', "F09.toml: file: id is 'F99'"),
+    ("failures/F09.toml", 'id = "F9"', 'id = "F999"', "F09.toml: file: id is 'F999'"),
     (ENTRY, '{ peft = ">=0.5", ', '{ peft = "new", ', "requires.peft: 'new' is not a PEP 440 range"),
     (
         ENTRY,
@@ -120,7 +120,7 @@ ABSENT = [
         '\nid = "other"',
         "a [[patch]] for patches/peft/peft_",
     ),
-    (ENTRY, '\nfailures = ["F1", ', '\nfailures = ["F99", ', "failures/F99.toml: id: "),
+    (ENTRY, '\nfailures = ["F1", ', '\nfailures = ["F999", ', "failures/F999.toml: id: "),
     (CASE, OWN, 'patch = "nosuch"\n', "there is no patch 'nosuch'"),
     (CASE, OWN, 'patch = "adapter-renamed-keys"\n', 'a [[case]] with patch = "peft-generation-inputs"'),
     (CASE, 'proof = ["tf457-ds0182"]', 'proof = ["nosuch"]', "names nosuch, which is no stack"),
