@@ -254,6 +254,9 @@ def main() -> int:
     if chromium is None:
         print("there is no Chromium here: nobody looked at the site (apt-get install -y chromium)")
         return NO_BROWSER
+    if not (SITE / "index.html").exists():
+        print(f"there is no {SITE / 'index.html'}: make site")
+        return 1
     if asked.shots:
         asked.shots.mkdir(parents=True, exist_ok=True)
     with served() as start, sync_playwright() as playwright:
