@@ -37,7 +37,7 @@ WAYS: dict[str, list[str]] = {"bare": [], "patched": ["--patched"]}
 def overlap(words: list[str]) -> Iterator[dict[str, Any]]:
     """How many reductions read something else, of a large gradient and of buckets."""
     asked = [each for each in product(("large", "buckets"), (1, 3)) if has(f"{each[0]} {each[1]}", words)]
-    with ThreadPoolExecutor(len(asked)) as pool:
+    with ThreadPoolExecutor(TOGETHER) as pool:
 
         def found(each: tuple[str, int]) -> dict[str, Any]:
             command = ["-m", "tests.gpu.overlap", each[0], str(each[1])]
@@ -142,7 +142,7 @@ def printed(command: list[str]) -> dict[str, Any]:
         return {"error": f"took longer than {LIMIT:.0f} s"}
     lines = done.stdout.splitlines()
     line = next((line for line in lines if line.startswith("{")), None)
-    if line is not None:
+    if line is not None and done.returncode == 0:
         found: dict[str, Any] = json.loads(line)
         return found
     errors = [line for line in lines if "Error" in line and "ChildFailedError" not in line]
@@ -150,7 +150,7 @@ def printed(command: list[str]) -> dict[str, Any]:
 
 
 def apart(got: Any, wanted: Any) -> float | str:
-    """The largest relative difference of a parameter's gradient from ``wanted``."""
+    """How far all gradients together are off, relative to their norm; or which are not there."""
     if got is None or wanted is None:
         return "none"
     missing = [name for name in wanted if name not in got and bool(wanted[name].any())]

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -128,8 +129,16 @@ def _probe(python: Path, env: Mapping[str, str]) -> Probe:
     done = completed(command, limit=120, env=dict(env), cwd=store.ROOT)
     if done.returncode:
         raise SystemExit(done.stderr)
-    found: Probe = json.loads(done.stdout)
-    return found
+    return placeless(json.loads(done.stdout))
+
+
+def placeless(probe: Probe) -> Probe:
+    """``probe`` without where its packages lie, which differs from machine to machine."""
+    for patch in probe["patches"].values():
+        for target, look in patch["targets"].items():
+            package = re.escape(target.partition(".")[0])
+            look["reason"] = re.sub(rf"/\S*/(?={package}/)", "", look["reason"])
+    return probe
 
 
 def record(stacks: Sequence[Stack]) -> int:

@@ -167,6 +167,17 @@ def test_shapes_no_probe_could_have_written(line: str, tmp_path: Path) -> None:
         drift.read(path)
 
 
+def test_a_shape_does_not_say_where_it_was_seen() -> None:
+    for path in drift.SHAPES.iterdir():
+        assert drift.placeless(drift.read(path)) == drift.read(path), path
+        assert "site-packages" not in path.read_text("utf-8"), path
+    reason = "Engine.step in /a/lib/site-packages/deepspeed/engine.py is new"
+    look = {"says": "unrecognised", "reason": reason, "parts": {}}
+    probe: drift.Probe = {"versions": {}, "patches": {"p": {"targets": {"deepspeed.engine": look}}}}
+    drift.placeless(probe)
+    assert look["reason"] == "Engine.step in deepspeed/engine.py is new"
+
+
 def test_every_file_is_as_its_writer_would_write_it(tmp_path: Path) -> None:
     """Sorted, LF, nothing lost: a run of one row changes no other line."""
     copy = tmp_path / "copy.csv"
