@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.lab import envs, launch, pages, table
-from tests.lab.made_small import FORWARDLESS
-from tests.lab.modes import CHANCE, MODES, PART, lines_of
+from tests.lab.made_small.unmade import FORWARDLESS, PART
+from tests.lab.modes import CHANCE, MODES, lines_of
 
 STORE = pages.ROOT / "data" / "model-classes.csv"
 BEGIN = "<!-- written by tests.families -->"

@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.lab.made_small import Inputs, fed, size, value, whole
+from tests.lab.made_small.feeds import Inputs
+from tests.lab.made_small.put_out import size, value
+from tests.lab.made_small.trying import fed, whole
+from tests.lab.made_small.unmade import PART
 from vlmpatch_lab import forks
 
 MODES = ("off", "nonreentrant", "reentrant")
 CHANCE = "by chance"
-PART = "a part of "  # a class that can be made and trains it
 TOLERANCE = 1e-4  # relative, float32
 LIMIT = 120.0  # seconds a class may take
 PROCESSOR = 40  # of them on a processor, whatever else the machine does

@@ -6,7 +6,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.lab import made_small
+from tests.lab.made_small import singles, unmade
+from tests.lab.made_small.configurations import _is_derived, _within, shrunk
+from tests.lab.made_small.making import _amended, is_known
+from tests.lab.made_small.narrowed import narrowed
 
 
 class Config:
@@ -42,7 +45,7 @@ class Hybrid(Config):
 
 
 def test_a_class_keeps_its_proportions_and_a_layer_of_each_kind() -> None:
-    found = made_small.narrowed(Hybrid(), 16)
+    found = narrowed(Hybrid(), 16, {})
     assert (found.hidden_size, found.num_attention_heads) == (256, 32)
     assert found.layer_types == ["mamba"] * 3 + ["attention"]
     assert (found.num_hidden_layers, found.full_layers) == (4, [3])
@@ -58,15 +61,37 @@ def test_what_a_class_derives_is_not_said() -> None:
         own: ClassVar[dict[str, Any]] = {"hidden_size": 4096}
         kinds = property(lambda self: ["full_attention"])
 
-    assert made_small.shrunk(Derives(), {"hidden_size": 64, "layer_types": ["a"]}).hidden_size == 64
-    assert made_small._is_derived(Derives(), "layer_types")
-    assert not made_small._is_derived(Derives(), "hidden_size")
+    assert shrunk(Derives(), {"hidden_size": 64, "layer_types": ["a"]}, {}).hidden_size == 64
+    assert _is_derived(Derives(), "layer_types")
+    assert not _is_derived(Derives(), "hidden_size")
 
 
 def test_layers_that_are_named_are_those_that_are_there() -> None:
-    assert made_small._within([24, 18]) == [0, 1]
-    assert made_small._within((11,)) == (1,)
-    assert [made_small._within(layer) for layer in (-2, 0, 11, None)] == [-2, 0, 1, None]
+    assert _within([24, 18]) == [0, 1]
+    assert _within((11,)) == (1,)
+    assert [_within(layer) for layer in (-2, 0, 11, None)] == [-2, 0, 1, None]
+
+
+def test_what_one_family_needs_is_said_to_it_and_to_its_parts() -> None:
+    class Whole(Config):
+        own: ClassVar[dict[str, Any]] = {"width": 4096, "part": Config(width=4096), "none": None}
+
+    needed = {"width": 7, "part": {"width": 9}, "none": {"width": 5}}
+    for found in (shrunk(Whole(), {"width": 64}, needed), narrowed(Whole(), 16, needed)):
+        assert (found.width, found.part["width"], found.none) == (7, 9, {"width": 5})
+
+
+def test_what_single_families_need_is_in_the_order_of_the_alphabet() -> None:
+    for known in (singles.SIZES, singles.INPUTS):
+        assert [*known] == sorted(known, key=str.lower)
+    assert [*unmade.entries()] == sorted(unmade.entries())
+
+
+def test_a_package_that_a_stack_has_not_is_seen_in_the_error() -> None:
+    told = "ImportError: TimmBackbone requires the timm library but it was not found in your environment."
+    assert unmade.package(told) == "timm"
+    assert unmade.package("ModuleNotFoundError: No module named 'scipy.optimize'") == "scipy"
+    assert not unmade.package("ValueError: 9 parameters are left")
 
 
 def test_what_a_configuration_lacks_is_taken_from_another() -> None:
@@ -79,8 +104,8 @@ def test_what_a_configuration_lacks_is_taken_from_another() -> None:
     missing: dict[tuple[type, str], Any] = {}
     with pytest.raises(AttributeError) as raised:
         _ = Part().vocab_size  # type: ignore[attr-defined]
-    assert made_small._is_known(raised.value, Whole, missing)
-    assert made_small._amended(Whole, missing).part.vocab_size == 128
+    assert is_known(raised.value, Whole, missing)
+    assert _amended(Whole, missing).part.vocab_size == 128
     with pytest.raises(AttributeError) as unheard:
         _ = Part().unheard_of  # type: ignore[attr-defined]
-    assert not made_small._is_known(unheard.value, Whole, missing)
+    assert not is_known(unheard.value, Whole, missing)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import model_classes, modes, pages
+from tests.lab.made_small import unmade
 
 
 def recorded() -> list[dict[str, str]]:
@@ -26,6 +27,15 @@ def test_what_is_left_wrong_says_why() -> None:
     none = {family for family, known in model_classes.KNOWN.items() if known in model_classes.NO_FAILURE}
     wrong = {about["family"] for about in recorded() if model_classes.is_wrong(about)}
     assert not wrong - none - {*model_classes.LEFT}
+
+
+def test_what_was_looked_at_is_what_the_record_says() -> None:
+    reasons = [
+        (name, about["not made"]) for kinds in model_classes.read().values() for name, about in kinds.items()
+    ]
+    for looked in unmade.entries().values():
+        for kind in looked.classes:
+            assert any(kind == name and looked.says in reason for name, reason in reasons), kind
 
 
 def test_one_side_alone_that_cannot_make_a_class_is_wrong() -> None:
