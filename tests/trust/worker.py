@@ -30,6 +30,7 @@ from tests.trust.snapshot import Snapshot, differences, snapshot
 
 STANDIN = Path(__file__).resolve().parents[1] / "standin"
 REMOTE = "transformers_modules.standin.modeling_minicpmv"
+PROGRESS = "progress"  # beside the job's modules: which target is tried
 ALSO = ("torch.utils.checkpoint", "torch.nn.functional")
 KINDS = (RuntimeError, KeyboardInterrupt, SystemExit)
 
@@ -40,7 +41,9 @@ def main() -> None:
     targets = [target for target in job["targets"] if _import(target)]
     if "vlmpatch" in sys.modules:
         raise RuntimeError("vlmpatch was imported with the stack: every target would count as patched before")
-    for target in targets:
+    progress = Path(job["folder"]).parent / PROGRESS
+    for number, target in enumerate(targets, 1):
+        progress.write_text(f"{number} of {len(targets)}: {target}")
         started = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
         log = _in_child(Trial(target, targets, job).run)
         log["target"] = target
