@@ -602,8 +602,29 @@ TOLD = [
         "Missing keys when loading checkpoints with DeepSpeed and HF Trainer; only with PEFT models.",
         "F43",
     ),
+    ("unsloth on two GPUs: DDP says a vision parameter was marked ready twice.", "F33"),
+    (
+        "ZeRO-3: the backward returns an invalid gradient for my adapter, it expected [12480] and got [0].",
+        "F26",
+    ),
+    ("Allow non-uniform requires_grad in one FlatParameter of FSDP.", "F38"),
+    ("After training with the alpaca script adapter_model.bin is only 443 bytes.", "empty-adapter"),
+    ("训练结束后 adapter_model.bin 只有 443 字节", "empty-adapter"),
+]
+MAYBE = [
+    (
+        "Stable multi-task training of Qwen3-VL with deepspeed zero3: it gets stuck since forward graphs differ.",
+        "F11",
+    ),
+    ("Qwen2.5-Omni 用 zero2 可以跑，zero3 就卡住", "F11"),
+    ("generate() in train mode: gradient checkpointing and use_cache do not go together.", "F30"),
+    ("Idefics2: use_cache is on with gradient checkpointing, and the backward raises a shape error.", "F20"),
+    ("fsdp2: hidden_states is a tensor, lm_head.weight a DTensor, and the product fails.", "F39"),
+    ("zero3 加载检查点时提示无法从元张量复制数据", "F24"),
 ]
 UNRELATED = [
+    "kohya_ss: UserWarning: None of the inputs have requires_grad=True, when training a LoRA for SDXL",
+    "The LoRA adapter has 79 MB with one release of PEFT and 1 GB with another.",
     "swift sft --model internvl3 --freeze_vit false --deepspeed zero3: 纯文本任务的准确率一直很低",
     "Gradient accumulation gives other losses under DeepSpeed than under FSDP; is ZeRO stage 1 the same?",
     "With another FSDP and two forwards: expected to be in states [<TrainingState.BACKWARD_POST: 4>] but "
@@ -682,6 +703,14 @@ def test_a_failure_that_is_told_of_is_named(text: str, id_: str) -> None:
     hit = of(text).hit
     assert hit is not None
     assert hit.failure.id == id_
+
+
+@pytest.mark.parametrize(("text", "id_"), MAYBE)
+def test_what_is_told_of_with_less_is_perhaps_that(text: str, id_: str) -> None:
+    found = of(text)
+    assert found.hit is None
+    assert id_ in [failure.id for failure in found.perhaps]
+    assert found.described
 
 
 @pytest.mark.parametrize("text", UNRELATED)

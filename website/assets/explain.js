@@ -592,7 +592,7 @@
     const theirs = of("error", true), message = first(unknown, (each) => each.at);
     if (theirs && (!message || theirs.message.at <= message.at)) return [theirs, theirs.message];
     if (message) return [null, message];
-    const echo = of("echo", false) || of("told", false) || of("echo", true);
+    const echo = of("echo", false) || of("told", false) || of("told", true) || of("echo", true);
     if (echo) return [echo, echo.message];
     if (cut) return [null, cut];
     const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false);

@@ -300,7 +300,8 @@ def _choose(
         return theirs, theirs.message
     if message:
         return None, message
-    if left := first("echo", False) or first("told", False) or first("echo", True):
+    told = first("told", False) or first("told", True)
+    if left := first("echo", False) or told or first("echo", True):
         return left, left.message
     if cut:
         return None, cut

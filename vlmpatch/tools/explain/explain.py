@@ -311,6 +311,8 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     for number, perhaps in enumerate(given.diagnosis.perhaps):
         made.code(f"python -m vlmpatch explain {perhaps.id}", " " if number else say("More"))
     if hit:
+        if hit.symptom.kind == "told":
+            made.add("\t" + say(_DESCRIBED))
         made.add(say.pick(hit.failure.title), label=say("Why"))
         made.add("\t" + say.pick(hit.failure.cause))
         for number, line in enumerate(_advice(given, say)):
