@@ -610,10 +610,12 @@ TOLD = [
     ("Allow non-uniform requires_grad in one FlatParameter of FSDP.", "F38"),
     ("After training with the alpaca script adapter_model.bin is only 443 bytes.", "empty-adapter"),
     ("训练结束后 adapter_model.bin 只有 443 字节", "empty-adapter"),
+    ("_gradient_checkpointing_func is not enabled in finetune.sh, downgrading transformers helps.", "D"),
 ]
 MAYBE = [
     (
-        "Stable multi-task training of Qwen3-VL with deepspeed zero3: it gets stuck since forward graphs differ.",
+        "Stable multi-task training of Qwen3-VL with deepspeed zero3: it gets stuck since "
+        "forward graphs differ.",
         "F11",
     ),
     ("Qwen2.5-Omni 用 zero2 可以跑，zero3 就卡住", "F11"),
@@ -621,6 +623,7 @@ MAYBE = [
     ("Idefics2: use_cache is on with gradient checkpointing, and the backward raises a shape error.", "F20"),
     ("fsdp2: hidden_states is a tensor, lm_head.weight a DTensor, and the product fails.", "F39"),
     ("zero3 加载检查点时提示无法从元张量复制数据", "F24"),
+    ("Gradient checkpointing fails with frozen parameters.", "F5"),
 ]
 UNRELATED = [
     "kohya_ss: UserWarning: None of the inputs have requires_grad=True, when training a LoRA for SDXL",
