@@ -21,16 +21,16 @@ TEXT = {"w": r"\p{L}\p{N}_", "d": r"\p{Nd}", "s": r"\s\x1c-\x1f\x85", "n": r"\n"
 BYTES = {"w": r"A-Za-z0-9_", "d": "0-9", "s": r" \t\n\r\f\v", "n": r"\n"}
 _TOKEN = re.compile(r"\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 _READ = (
-    *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_SHARED", "_TAG", "_WITHIN"),
+    *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (logs, ("ENDS", "LINE", "LINES", "SOURCES", "WIDE", "LOOSE")),
+    (logs, ("ENDS", "LINES", "SOURCES", "WIDE", "LOOSE")),
     (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES", "APART", "TITLE", "NAMES")),
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
-    (lines, ("NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
+    (lines, ("LINE", "NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
     (vocabulary, ("NEAR", "SOON")),
 )
 

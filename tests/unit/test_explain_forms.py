@@ -51,6 +51,12 @@ def page_of_the_web(text: str) -> bytes:
     return f"<html><body><p>{html.escape(text)}</p></body></html>".replace("\n", "<br>").encode()
 
 
+def a_table(text: str) -> bytes:
+    """As pages that show a file have it."""
+    rows = (f"<td>{at}</td><td>{html.escape(line)}</td>" for at, line in enumerate(text.split("\n"), 1))
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>".encode()
+
+
 def broken(text: str, width: int) -> bytes:
     rows = (line[at : at + width] for line in text.split("\n") for at in range(0, max(1, len(line)), width))
     return "\n".join(rows).encode()
@@ -141,6 +147,8 @@ WHOLE: dict[str, Callable[[str], bytes]] = {
     "broken at 80": lambda text: broken(text, 80),
     "broken at 120": lambda text: broken(text, 120),
     "crlf": lambda text: text.replace("\n", "\r\n").encode(),
+    "one line, as a shell joins them": lambda text: text.replace("\n", " ").encode(),
+    "a table with numbers": a_table,
 }
 
 

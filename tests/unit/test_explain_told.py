@@ -610,9 +610,11 @@ TOLD = [
     ("Allow non-uniform requires_grad in one FlatParameter of FSDP.", "F38"),
     ("After training with the alpaca script adapter_model.bin is only 443 bytes.", "empty-adapter"),
     ("训练结束后 adapter_model.bin 只有 443 字节", "empty-adapter"),
+    ("VLM 全量 sft，多卡图文混训卡住", "F11"),
     ("_gradient_checkpointing_func is not enabled in finetune.sh, downgrading transformers helps.", "D"),
 ]
 MAYBE = [
+    ("zero3 下参数没有被调用时都是空的，LLaVA 的 pos_embed 操作报错", "F26"),
     (
         "Stable multi-task training of Qwen3-VL with deepspeed zero3: it gets stuck since "
         "forward graphs differ.",

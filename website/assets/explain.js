@@ -35,6 +35,8 @@
       this.BREAK = of("BREAK", "gi");
       this.ENTITY = of("ENTITY", "");
       this.ESCAPE = of("ESCAPE", "g");
+      this.FLAT = of("FLAT", "g");
+      this.NUMBER = of("NUMBER", "gi");
       this.SHARED = of("SHARED", "g");
       this.TAG = of("TAG", "gi");
       this.WITHIN = of("WITHIN", "");
@@ -105,11 +107,12 @@
       }
     }
     if (line.startsWith("{") && line.includes("\\u")) line = line.replace(known.ESCAPE, letter);
-    if (line.includes("<br") || (line.includes("&") && known.ENTITY.test(line))) {
-      const text = toText(line.replace(known.BREAK, "\n").replace(known.TAG, ""));
+    if (line.includes("<br") || line.includes("</td>") || (line.includes("&") && known.ENTITY.test(line))) {
+      const text = toText(line.replace(known.BREAK, "\n").replace(known.NUMBER, "").replace(known.TAG, ""));
       line = toBytes(unescaped(text).replaceAll("\xa0", " "));
     }
     if (line.includes("]: Traceback ")) line = line.replace(known.SHARED, "\n");
+    if (line.length > known.LINE && line.includes("Traceback (most ")) line = line.replace(known.FLAT, "\n");
     return line.split("\n");
   }
 

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Iterator
 
+LINE = 4096  # what is kept of one line
 NARROWEST, WIDEST = 60, 200  # columns at which terminals and pagers break lines
 COLUMNS = (80, 100, 120)  # a single line of such a length may have been cut
 BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
@@ -28,6 +29,12 @@ _BOXED = b'{"log":"'  # Docker's, a line of the log each
 _BREAK = re.compile(rb"<br\s*/?>|</(?:p|div|li|tr)>", re.IGNORECASE)
 _TAG = re.compile(rb"</?(?:p|div|span|pre|code|td|tr|li|ul|font|b|i|a)\b[^<>]{0,300}>", re.IGNORECASE)
 _ENTITY = re.compile(rb"&(?:lt|gt|amp|quot|apos|nbsp|#\d{2,5}|#x[0-9a-fA-F]{2,4});")
+_NUMBER = re.compile(rb"<td\b[^<>]{0,300}>\s{0,4}\d{1,7}\s{0,4}</td>", re.IGNORECASE)  # of a line, in a table
+# Where a line began that a shell has put behind others, with a space between.
+_FLAT = re.compile(
+    rb" (?=\[rank ?\d{1,6}\]:)"
+    rb"|(?<!\]:)(?<!\]: )(?<!\]:  ) (?=Traceback \(most |File \"|[A-Za-z_][\w.]{0,120}(?:Error|Exception): )"
+)
 _SHARED = re.compile(rb"(?<=[^\s\[])(?=\[rank ?\d{1,6}\]: ?Traceback )")
 # What a line begins with that is not the rest of another.
 _BEGINS = re.compile(
@@ -56,11 +63,13 @@ def _unfolded(line: bytes) -> list[bytes]:
                 line = _ESCAPE.sub(_letter, line.replace(b'": "', b'":\n').replace(b': \\"', b':\n\\"'))
     if line.startswith(b"{") and b"\\u" in line:
         line = _ESCAPE.sub(_letter, line)
-    if b"<br" in line or (b"&" in line and _ENTITY.search(line)):
-        text = _TAG.sub(b"", _BREAK.sub(b"\n", line)).decode("utf-8", errors="replace")
+    if b"<br" in line or b"</td>" in line or (b"&" in line and _ENTITY.search(line)):
+        text = _TAG.sub(b"", _NUMBER.sub(b"", _BREAK.sub(b"\n", line))).decode("utf-8", errors="replace")
         line = html.unescape(text).replace("\xa0", " ").encode()
     if b"]: Traceback " in line:
         line = _SHARED.sub(b"\n", line)
+    if len(line) > LINE and b"Traceback (most " in line:
+        line = _FLAT.sub(b"\n", line)
     return line.split(b"\n")
 
 

@@ -14,12 +14,11 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
-from vlmpatch.tools.explain.lines import broken_at, lines
+from vlmpatch.tools.explain.lines import LINE, broken_at, lines
 
 PIECE = 1 << 20
 AROUND = 12 << 10  # bytes looked at before and after a word
 ENDS = 192 << 10  # the first and the last bytes of a log are looked at in any case
-LINE = 4096  # what is kept of one line
 LINES = 400  # what is kept of one message: its first and its last lines
 SOURCES = 4096  # ranks that are told apart
 HELD = 16 << 20  # characters of messages that have not ended, all ranks together
