@@ -9,6 +9,7 @@ name folders that hold the real remote code and the real script; they are used i
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
@@ -173,14 +174,12 @@ def make_tokenizer(model: Path) -> int:
 
 def make_weights(model: Path) -> None:
     """Random weights, made by the remote code itself."""
-
     import torch
-    import torch.nn.functional
     from safetensors.torch import save_file
     from transformers import AutoConfig
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
-    torch.nn.functional.List = list  # this process ends after it
+    importlib.import_module("vlmpatch")  # the code is older than the stack
     config = AutoConfig.from_pretrained(model, trust_remote_code=True)
     cls = get_class_from_dynamic_module("modeling_minicpmv.MiniCPMV", str(model))
     torch.manual_seed(0)
