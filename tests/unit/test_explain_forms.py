@@ -286,7 +286,9 @@ def test_a_pasted_message_and_ids_as_people_write_them(capsys: pytest.CaptureFix
     both = run(["F3", "f05"], capsys)[1]
     assert "F3 · " in both
     assert "F5 · " in both
+    assert run(["zero3训练时纯文本和图像混合就卡住"], capsys)[1].startswith("F11 · ")
     assert run(["nonsense"], capsys)[0] == 2
+    assert run(["训练.log"], capsys)[0] == 2
     assert run(["my training run.log"], capsys)[0] == 2
 
 

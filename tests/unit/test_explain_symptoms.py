@@ -138,6 +138,12 @@ EXPANDED = (
         ("FSDP, and not zero3\nRuntimeError: 'weight' must be 2-D", "F39"),
         ("zero3 was tried too. distributed_type: FSDP\nRuntimeError: 'weight' must be 2-D", "F39"),
         ("RuntimeError: 'weight' must be 2-D", "F26"),
+        (
+            "accelerate: setStorage: sizes [4096, 8], strides [1, 4096], storage offset 0, and itemsize 4 "
+            "requiring a storage size of 131072 are out of bounds for storage of size 0",
+            "F39",
+        ),
+        ("AttributeError: 'Trainer' object has no attribute 'optimizer'", None),
         ("ValueError: Could not find the transformer layer class Qwen2VLVisionBlock in the model.", "F40"),
         ("Exception: Could not find the transformer layer class to wrap in the model.", "F40"),
         (
@@ -279,6 +285,11 @@ def test_texts(text: str, id_: str | None) -> None:
             "nan",
         ),
         ("lora_r=0\nUserWarning: None of the inputs have requires_grad=True.", "nothing-trained"),
+        (
+            'File "/x/trl/models/utils.py", line 140, in remove_hooks\n'
+            "AttributeError: 'Qwen2ForCausalLM' object has no attribute 'optimizer'",
+            "trl-hooks",
+        ),
         ("trainable params: 0 || all params: 9\n" + NO_GRAPH, "nothing-trained"),
         ('File "/x/mmf/trainers/core/training_loop.py", line 33, in f\n' + UNUSED, "unused-parameters"),
         ("RuntimeError: Expected all tensors to be on the same device, but found two", "device-map"),

@@ -614,6 +614,8 @@ TOLD = [
     ("_gradient_checkpointing_func is not enabled in finetune.sh, downgrading transformers helps.", "D"),
 ]
 MAYBE = [
+    ("4*A100 80G 训练第 1 个 step 就 OOM 了", "out-of-memory"),
+    ("zero3 全参微调，保存检查点时内存不足", "killed"),
     ("zero3 下参数没有被调用时都是空的，LLaVA 的 pos_embed 操作报错", "F26"),
     (
         "Stable multi-task training of Qwen3-VL with deepspeed zero3: it gets stuck since "

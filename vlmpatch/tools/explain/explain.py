@@ -28,6 +28,7 @@ LARGE = 64 << 20  # from here on progress is shown
 LOGS = (".log", ".txt", ".out", ".err")  # what a folder of logs holds
 _LOG = re.compile(r"\.(?:log|txt|out|err)(?:[.-]\d{1,14}){0,3}(?:\.(?:gz|bz2|xz|zip))?$")
 MOST = 1024
+SENTENCE = 6  # signs of a language that has no spaces between its words
 SHOWN = 4  # of what vlmpatch itself said
 _EVERYWHERE = ("torch", "transformers", "deepspeed", "peft", "accelerate")
 
@@ -389,7 +390,8 @@ def _is_message(asked: Sequence[str]) -> bool:
     """Whether these words are a message that was pasted, and no names of logs."""
     if any(each == "-" or each.endswith(LOGS) or os.path.exists(each) or glob.glob(each) for each in asked):
         return False
-    return len(" ".join(asked).split()) > 2
+    text = " ".join(asked)
+    return len(text.split()) > 2 or (not text.isascii() and len(text) >= SENTENCE)
 
 
 def _of_message(words: Sequence[str], catalog: Catalog, say: Words) -> Answer:
