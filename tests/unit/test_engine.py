@@ -62,7 +62,7 @@ def apply(patch, module):
 
 def test_applied_before_the_target_runs(world: World) -> None:
     world.distribution("fakelib", "1.5")
-    package = world.package("lacking", "def greet(who: Dict): ...\nmine = 1\n")
+    package = world.package("lacking", "def greet(who=Dict): ...\nmine = 1\n")
     id_ = world.patch(package, NEEDS, GIVES_A_NAME, before="true")
     engine = world.engine()
     module = importlib.import_module(package)

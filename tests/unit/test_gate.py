@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import importlib
+
 import pytest
 
 from tests.conftest import World
@@ -72,6 +74,15 @@ def test_metadata_without_a_version(world: World) -> None:
     world.distribution("half", None)
     world.package("half", '__version__ = "0.9"\n')
     assert versions.installed("half", "half").version == "0.9"
+
+
+@pytest.mark.parametrize("record", ["old-1.3.egg-info", "old-1.3.egg-info/PKG-INFO"])
+def test_metadata_of_an_older_installer(world: World, record: str) -> None:
+    path = world.folder / record
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("Metadata-Version: 1.0\nName: old\nVersion: 1.3\n")
+    importlib.invalidate_caches()
+    assert versions.installed("old", "old").version == "1.3"
 
 
 def test_the_loaded_module_stands_above_metadata(world: World, imported: object) -> None:
