@@ -3,7 +3,8 @@
 FOLDER holds ``reports.jsonl`` and ``unrelated.jsonl``, one report a line with ``id``, ``error`` (the text),
 ``coverage_class`` (what it is) and ``explain_today``, and ``round2.jsonl``, whose reports have ``text``,
 ``expected`` (ids, ``silent``, or ``none`` for what was unknown when it was judged), ``cause`` and
-``decidable``. The texts are others' and stay outside the repository.
+``decidable``. ``fresh.jsonl``, if it is there, has ``id``, ``judged`` (ids, ``other`` or ``open``, as in
+``data/explain-fresh.csv``) and ``text``. The texts are others' and stay outside the repository.
 """
 
 from __future__ import annotations
@@ -111,6 +112,19 @@ def second_verdict(report: dict[str, Any], said: Said) -> str:
     return "right" if {said.ours, said.other} & fits else "wrong" if said.ours else "missed"
 
 
+def fresh_verdict(judged: set[str], text: str) -> str:
+    """What ``data/explain-fresh.csv`` calls the answer to ``text``."""
+    found = diagnose(io.BytesIO(text.encode()), failures.read(default_path()))
+    named = {failure.id for failure in found.perhaps}
+    ours = found.hit is not None and not found.hit.failure.foreign
+    if judged & {"other", "open"}:
+        silent = "perhaps" if named else "open" if "open" in judged else "silent"
+        return "claimed" if ours else silent
+    if found.hit is not None and found.hit.failure.id in judged:
+        return "right"
+    return "perhaps" if named & judged else "wrong" if ours else "missed"
+
+
 def read(path: Path) -> list[dict[str, Any]]:
     """The reports in ``path``."""
     return [json.loads(line) for line in path.read_text().splitlines()]
@@ -121,6 +135,15 @@ def main(folder: Path) -> int:
     wrong = first_round(folder)
     if (folder / "round2.jsonl").exists():
         second_round(read(folder / "round2.jsonl"))
+    if (folder / "fresh.jsonl").exists():
+        counts: Counter[str] = Counter()
+        for report in read(folder / "fresh.jsonl"):
+            judged = set(report["judged"].split())
+            found = fresh_verdict(judged, report["text"])
+            counts[f"{found} of {'deciding' if not judged & {'other', 'open'} else min(judged)}"] += 1
+            if found in ("missed", "wrong", "claimed"):
+                print(f"{found}: {report['id']} is {report['judged']}")
+        print("fresh:", ", ".join(f"{count} {what}" for what, count in sorted(counts.items())))
     return wrong
 
 

@@ -1,8 +1,11 @@
-"""The counts of docs/evidence.md: the programs that must not notice, and what ``tests.trust`` tried last."""
+"""The counts of docs/evidence.md: the programs that must not notice, what ``tests.trust`` tried last, and how
+``explain`` did on texts that were new to it."""
 
 from __future__ import annotations
 
+import csv
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,6 +13,9 @@ from tests.innocents.texts import OWN, PROGRAMS
 from tests.lab import pages
 from tests.trust import record
 
+# Public texts that nobody here had seen, the cause of each judged before ``explain`` read it: `judged` has
+# the failures that are right, `other` where it is about something else, `open` where the text does not decide.
+FRESH = pages.ROOT / "data" / "explain-fresh.csv"
 # The sentences that count; each group is the number of its name.
 COUNTED = {
     "en": (
@@ -18,12 +24,19 @@ COUNTED = {
         r"takes the (?P<patches>[\d,]+) patches of that stack through (?P<orders>[\d,]+) orders of\s+"
         r"events, (?P<faults>[\d,]+) faults, (?P<rounds>[\d,]+) rounds of undo and redo, "
         r"and (?P<threads>[\d,]+) threads",
+        r"Of the (?P<deciding>[\d,]+) that decide (?P<right>[\d,]+) were answered rightly, "
+        r"(?P<perhaps>[\d,]+) had the right\s+failure among those that it may be, "
+        r"(?P<wrong>[\d,]+) was answered wrongly",
+        r"of the (?P<others>[\d,]+) about something else (?P<claimed>[\d,]+) were\s+claimed",
     ),
     "zh": (
         r"(?P<programs>[\d,]+) 个与它无关的程序",
         r"另有 (?P<beside>[\d,]+) 个与 Lightning",
         r"让该环境的 (?P<patches>[\d,]+) 个补丁经历 (?P<orders>[\d,]+) 种事件顺序、"
         r"(?P<faults>[\d,]+) 次故障、\s*(?P<rounds>[\d,]+) 轮撤销与恢复以及 (?P<threads>[\d,]+) 个线程",
+        r"能够判定的 (?P<deciding>[\d,]+) 条中，(?P<right>[\d,]+) 条回答正确，"
+        r"(?P<perhaps>[\d,]+) 条把正确的失败列为可能之一，\s*(?P<wrong>[\d,]+) 条回答错误",
+        r"与此无关的 (?P<others>[\d,]+) 条中有 (?P<claimed>[\d,]+) 条被误认",
     ),
 }
 
@@ -41,7 +54,22 @@ def filled(language: str) -> str:
 def counts() -> dict[str, int]:
     """How many programs there are, and what ``python -m tests.trust`` counted last."""
     beside = sum(len(programs) for programs, _ in OWN.values())
-    return {"programs": len(PROGRAMS), "beside": beside, **record.read()}
+    return {"programs": len(PROGRAMS), "beside": beside, **record.read(), **fresh()}
+
+
+def fresh() -> dict[str, int]:
+    """How ``explain`` did on texts that were new to it."""
+    with FRESH.open(encoding="utf-8", newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    deciding = [row["answer"] for row in rows if row["judged"] not in ("other", "open")]
+    others = [row["answer"] for row in rows if row["judged"] == "other"]
+    answers = Counter(deciding)
+    return {
+        "deciding": len(deciding),
+        **{each: answers[each] for each in ("right", "perhaps", "wrong")},
+        "others": len(others),
+        "claimed": others.count("claimed"),
+    }
 
 
 def counted(text: str, language: str, numbers: Mapping[str, int]) -> str:

@@ -293,6 +293,11 @@ def test_texts(text: str, id_: str | None) -> None:
         ("trainable params: 0 || all params: 9\n" + NO_GRAPH, "nothing-trained"),
         ('File "/x/mmf/trainers/core/training_loop.py", line 33, in f\n' + UNUSED, "unused-parameters"),
         ("RuntimeError: Expected all tensors to be on the same device, but found two", "device-map"),
+        (
+            "../aten/src/ATen/native/cuda/IndexKernel.cu:93: operator(): block: [0,0,0], thread: [0,0,0] "
+            "Assertion `index < sizes[i]` failed.",
+            "cuda",
+        ),
         ("RuntimeError: mat1 and mat2 must have the same dtype, but got Float and BFloat16", "dtype"),
         ("RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same", "dtype"),
         ("RuntimeError: x has been modified by an inplace operation: [torch.FloatTensor [4]]", "in-place"),

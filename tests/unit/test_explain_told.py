@@ -614,6 +614,13 @@ TOLD = [
     ("_gradient_checkpointing_func is not enabled in finetune.sh, downgrading transformers helps.", "D"),
 ]
 MAYBE = [
+    (
+        "The action head's methods are called on .module: DDP's forward is bypassed, and its gradients are "
+        "not synchronized.",
+        "F10",
+    ),
+    ("微调 Qwen3-VL，第一个 batch 之后 loss 均为 0", "nan"),
+    ("Unable to resume training from LoRA checkpoints when using FSDP", "F82"),
     ("4*A100 80G 训练第 1 个 step 就 OOM 了", "out-of-memory"),
     ("zero3 全参微调，保存检查点时内存不足", "killed"),
     ("zero3 下参数没有被调用时都是空的，LLaVA 的 pos_embed 操作报错", "F26"),
