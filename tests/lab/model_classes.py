@@ -43,7 +43,7 @@ KNOWN = {
     **dict.fromkeys(("imagegpt",), "F68"),
     **dict.fromkeys(("umt5",), "F62"),
     **dict.fromkeys(("doge",), "rounding"),
-    **dict.fromkeys(("pp_lcnet_v4",), "refused"),
+    **dict.fromkeys(("pp_lcnet_v4", "slanet", "slanext"), "refused"),
     **dict.fromkeys(("autoformer",), "design"),  # AutoCorrelation averages its lags over the batch
 }
 NO_FAILURE = ("rounding", "refused", "design")

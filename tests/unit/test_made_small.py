@@ -82,7 +82,7 @@ def test_what_one_family_needs_is_said_to_it_and_to_its_parts() -> None:
 
 
 def test_what_single_families_need_is_in_the_order_of_the_alphabet() -> None:
-    for known in (singles.SIZES, singles.INPUTS):
+    for known in (singles.SIZES, singles.INPUTS, singles.PARTS):
         assert [*known] == sorted(known, key=str.lower)
     assert [*unmade.entries()] == sorted(unmade.entries())
 

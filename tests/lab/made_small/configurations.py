@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.families._shared import small
 from tests.families._shared.sizes import IMAGE
+from tests.lab.made_small import singles
 from tests.lab.made_small.narrowed import Sizes, by_chance, narrowed
 from tests.lab.made_small.sizes import CHOICES, LAYERS_NAMED, NARROWER, PLAIN, WHOLE
 
@@ -36,7 +37,7 @@ def owned(kind: Any) -> Iterator[Callable[[], Any]]:
         named = getattr(sys.modules[kind.__module__], named, None)
     if inspect.isclass(named) and hasattr(named, "to_dict") and named is not kind.config_class:
         yield named
-    yield kind.config_class
+    yield functools.partial(kind.config_class, **singles.parts(kind))
     for name in getattr(kind.config_class, "sub_configs", {}):
         yield functools.partial(_part, kind.config_class, name)
 

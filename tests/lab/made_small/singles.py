@@ -10,8 +10,133 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.families._shared.sizes import IMAGE
+from tests.lab.made_small.offered import LENGTH, ROWS
+
 Drawn = Callable[[Any], Any]  # what a model with this configuration gets
-SIZES: dict[str, dict[str, Any]] = {}
+CODEC = {"num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
+WAVES = {"patch_sizes": [4, 4], "hidden_sizes": [16, 32], "depths": [1, 1], "num_hidden_layers": 2}
+SPARSE = {
+    "layer_types": ["linear_attention", "indexed_attention"],
+    "indexer_n_heads": 2,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 4,
+    "indexer_compress_ratio": 2,
+}
+SEGMENTS = {
+    "vision_config": {"output_channels": 64, "num_pos_feats": 32},
+    "prompt_encoder_config": {"hidden_size": 64, "image_size": 56, "image_embedding_size": 4},
+    "mask_decoder_config": {"hidden_size": 64, "vit_dim": 32},
+}
+VOCODER = {"upsample_initial_channel": 64, "unit_hifi_gan_vocab_size": 128}
+WINDOWS = {
+    "image_size": 32,
+    "window_size": 4,
+    "embed_dim": 16,
+    "depths": [1, 1],
+    "num_heads": [2, 4],
+    "encoder_stride": 8,
+}
+
+MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}}
+DECODER = {"model_type": "gpt2", "is_decoder": True, "add_cross_attention": True}
+SIZES: dict[str, dict[str, Any]] = {
+    "mamba2": {"chunk_size": 8, "num_heads": 8, "head_dim": 16, "state_size": 8, "n_groups": 1, "expand": 2},
+    "MllamaVisionModel": {"intermediate_layers_indices": [0, 1]},
+    "muse_spark": {"audio_config": {**WAVES, "out_hidden_size": 64}},
+    "MuseSparkAudioModel": WAVES,
+    "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
+    "neucodec": {"quantization_dim": 128},
+    "owlv2": {"projection_dim": 64},
+    "pi0": {"vlm_config": {"projection_dim": 64}},
+    "Pix2StructTextModel": {"initializer_range": 0.02},
+    "pp_ocrv6_small_rec": {"head_out_channels": 96},
+    "prompt_depth_anything": {
+        "backbone_config": {"out_indices": [1, 2]},
+        "neck_hidden_sizes": [16, 32],
+        "reassemble_factors": [2, 1],
+    },
+    "Qwen2_5OmniTalkerForConditionalGeneration": {"embedding_size": 64},
+    "Qwen2_5OmniToken2WavBigVGANModel": {"upsample_initial_channel": 96},
+    "Qwen2_5OmniToken2WavModel": {"bigvgan_config": {"upsample_initial_channel": 96}},
+    "Qwen3OmniMoeTalkerForConditionalGeneration": {
+        "spatial_merge_size": 2,
+        "text_config": {"shared_expert_intermediate_size": 32},
+    },
+    "Qwen4ExpForCausalLM": SPARSE,
+    "Qwen4ExpForConditionalGeneration": {"text_config": SPARSE},
+    "Qwen4ExpModel": {"text_config": SPARSE},
+    "Qwen4ExpTextModel": SPARSE,
+    "SamHQModel": SEGMENTS,
+    "SamModel": SEGMENTS,
+    "sapiens2": {
+        "head_config": {
+            "upsample_out_channels": [32, 32],
+            "conv_out_channels": [32],
+            "scale_conv_out_channels": [16, 16],
+            "scale_final_hidden_sizes": [16, 8],
+        }
+    },
+    "seamless_m4t": VOCODER,
+    "seamless_m4t_v2": {
+        **VOCODER,
+        "variance_predictor_embed_dim": 64,
+        "t2u_variance_predictor_embed_dim": 64,
+        "t2u_variance_predictor_hidden_dim": 64,
+        "variance_predictor_hidden_dim": 64,
+        "variance_predictor_kernel_size": 3,
+        "variance_pred_dropout": 0.0,
+    },
+    "seggpt": {
+        "image_size": [64, 32],
+        "pretrain_image_size": 32,
+        "patch_size": 8,
+        "merge_index": 0,
+        "intermediate_hidden_state_indices": [0, 1],
+    },
+    "Siglip2Model": {"text_config": {"projection_size": 32}},
+    "swin2sr": {"image_size": 16, "window_size": 4, "depths": [2, 2], "num_heads": [4, 4]},
+    "SwinForMaskedImageModeling": WINDOWS,
+    "Swinv2ForMaskedImageModeling": WINDOWS,
+    "T5ForSequenceClassification": {"decoder_start_token_id": 0},
+    "t5gemma2": {"dropout_rate": 0.0},
+    "T5GemmaEncoderModel": {"is_encoder_decoder": False},
+    "tipsv2_dpt": {
+        "backbone_config": {"out_indices": [1, 2]},
+        "neck_hidden_sizes": [16, 32],
+        "reassemble_factors": [2, 1],
+    },
+    "tvp": {"max_img_size": 32, "num_frames": 2, "visual_prompt_size": 8},
+    "uvdoc": {"backbone_config": {"out_indices": [1, 2, 3, 4, 5, 6]}},
+    "vibevoice": {"semantic_model_config": CODEC, "audio_config": CODEC},
+    "vibevoice_asr": {"semantic_tokenizer_encoder_config": CODEC, "acoustic_tokenizer_encoder_config": CODEC},
+    "VideoPrismClipModel": {"vision_config": {"hidden_size": 64}},
+    "ViltForImagesAndTextClassification": {"num_images": 2, "modality_type_vocab_size": 3},
+    "vitmatte": {"convstream_hidden_sizes": [16, 32, 32], "fusion_hidden_sizes": [32, 32, 16, 8]},
+    "vitpose": {"backbone_config": {"image_size": [64, 48], "patch_size": [16, 16]}},
+    "vitpose_backbone": {"image_size": [64, 48], "patch_size": [16, 16]},
+    "vits": {
+        "upsample_initial_channel": 32,
+        "upsample_rates": [2, 2],
+        "upsample_kernel_sizes": [4, 4],
+        "resblock_kernel_sizes": [3],
+        "resblock_dilation_sizes": [[1, 3]],
+        "flow_size": 64,
+        "prior_encoder_num_flows": 2,
+        "prior_encoder_num_wavenet_layers": 2,
+        "posterior_encoder_num_wavenet_layers": 2,
+        "duration_predictor_num_flows": 2,
+        "noise_scale": 0.0,
+        "noise_scale_duration": 0.0,
+    },
+    "wavlm": {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2},
+    "zoedepth": {
+        "neck_hidden_sizes": [16, 32],
+        "reassemble_factors": [2, 1],
+        "backbone_config": {"out_features": ["stage1", "stage2"], "out_indices": [1, 2]},
+    },
+}
 
 
 def ids(*shape: int) -> Drawn:
@@ -58,13 +183,191 @@ def just(*values: Any) -> Drawn:
     return drawn
 
 
-INPUTS: dict[str, dict[str, Drawn]] = {}
+def no(_: Any) -> bool:
+    """A switch that is off."""
+    return False
+
+
+def sized(*shape: int | str) -> Drawn:
+    """Numbers; of the shape, a name is what the configuration says there."""
+
+    def drawn(config: Any) -> Any:
+        return some(*(getattr(config, size) if isinstance(size, str) else size for size in shape))(config)
+
+    return drawn
+
+
+def mels(config: Any) -> Any:
+    """Frames of speech that the decoder is to say."""
+    return some(ROWS, 8, config.num_mel_bins)(config)
+
+
+def patches(config: Any) -> Any:
+    """Pixels behind the row and the column of each patch."""
+    import torch
+
+    places = torch.tensor([[row, column] for row in (1, 2) for column in (1, 2)])
+    pixels = torch.randn(ROWS, len(places), config.patch_embed_hidden_size)
+    return torch.cat([places.expand(ROWS, -1, -1).float(), pixels], dim=-1)
+
+
+def packed(config: Any) -> Any:
+    """The patches of an image in a row."""
+    return some(1, 3, config.patch_size, 64 * config.patch_size)(config)
+
+
+def moving(config: Any) -> Any:
+    """A video."""
+    return some(ROWS, config.num_frames, config.num_channels, config.image_size, config.image_size)(config)
+
+
+def hidden(config: Any) -> Any:
+    """Every other patch of it."""
+    import torch
+
+    places = (config.num_frames // config.tubelet_size) * (config.image_size // config.patch_size) ** 2
+    return torch.arange(places).expand(ROWS, places) % 2 == 0
+
+
+FLAT = {"pixel_values": sized(1, 16, 3, "patch_size", "patch_size"), "grid_thw": just([1, 4, 4])}
+HEARD = {"input_features": some(16, 32), "feature_lens": just(32), "aftercnn_lens": just(16)}
+LINE = {"pixel_values": some(ROWS, 3, 96, 128)}
+SEEN = {
+    "input_ids": just(*[[*[IMAGE] * 16, 5, 6]] * ROWS),
+    "attention_mask": ones(ROWS, 18),
+    "pixel_values": some(ROWS, 1, 3, 56, 56),
+    "pixel_attention_mask": just(*[[True]] * ROWS),
+}
+PACKED = {"pixel_values": packed, "target_sizes": just([8, 8])}
+STATELESS = {"input_ids": ids(ROWS, LENGTH), "use_cache": no}
+SHAPED = {
+    "pixel_values": some(ROWS, 16, 588),
+    "pixel_attention_mask": ones(ROWS, 16),
+    "spatial_shapes": just(*[[4, 4]] * ROWS),
+}
+TIMED = {"input_ids": ids(ROWS, 4), "input_features": some(ROWS, 16, 32)}
+UNITS = {
+    "inputs_embeds": some(ROWS, LENGTH, 64),
+    "decoder_input_ids": ids(ROWS, 7),
+    "char_input_ids": ids(ROWS, LENGTH),
+    "char_count_per_id": ones(ROWS, LENGTH),
+}
+INPUTS: dict[str, dict[str, Drawn]] = {
+    "MimiDecoderModel": {"latents": sized(ROWS, "hidden_size", LENGTH)},
+    "MiniCPMOcrVisionModel": PACKED,
+    "MiniCPMV4_6VisionModel": PACKED,
+    "MiniCPMV4_7VisionModel": PACKED,
+    "MoshiDepthDecoder": {"input_ids": ids(ROWS, 4), "last_hidden_state": sized(ROWS, 1, "input_size")},
+    "MuseGlimmerAssistantModel": {
+        "noise_embeds": some(ROWS, 4, 64),
+        "context_hidden_states": some(ROWS, LENGTH, 320),
+    },
+    "NeuCodecModel": {"input_values": some(ROWS, 1, 3200), "input_features": some(ROWS, 10, 160)},
+    "PaddleOCRVisionModel": FLAT,
+    "PaddleOCRVisionTransformer": FLAT,
+    "Phi4MultimodalAudioModel": {"hidden_states": sized(ROWS, 32, "input_size"), "mask": ones(ROWS, 32)},
+    "PI0ForConditionalGeneration": {
+        **SEEN,
+        "state": some(ROWS, 32),
+        "noise": some(ROWS, 50, 32),
+        "timestep": some(ROWS),
+    },
+    "PI0Model": {**SEEN, "action_embeds": some(ROWS, 5, 64)},
+    "Pix2StructVisionModel": {"flattened_patches": patches},
+    "PocketTTSAudioTokenizerDecoderModel": {"latents": sized(ROWS, "hidden_size", LENGTH)},
+    "pp_ocrv5_mobile_rec": LINE,
+    "pp_ocrv5_server_rec": LINE,
+    "pp_ocrv6_small_rec": LINE,
+    "Qwen2_5OmniAudioEncoder": HEARD,
+    "Qwen2_5OmniTalkerForConditionalGeneration": {"inputs_embeds": some(ROWS, LENGTH, 64)},
+    "Qwen2_5OmniToken2WavBigVGANModel": {"mel_spectrogram": sized(1, "mel_dim", 16)},
+    "Qwen3ASREncoder": {"input_features": some(ROWS, 16, 100), "input_features_mask": ones(ROWS, 100)},
+    "Qwen3OmniMoeAudioEncoder": HEARD,
+    "Qwen3OmniMoeCode2Wav": {"codes": ids(1, 16, 4)},
+    "Qwen3OmniMoeTalkerForConditionalGeneration": {
+        "inputs_embeds": some(ROWS, LENGTH, 64),
+        "talker_input_ids": ids(ROWS, LENGTH),
+        "attention_mask": ones(ROWS, LENGTH),
+    },
+    "rwkv": STATELESS,
+    "SeamlessM4TCodeHifiGan": {"input_ids": ids(1, LENGTH), "spkr_id": just([0]), "lang_id": just([0])},
+    "SeamlessM4TForSpeechToSpeech": {
+        "input_features": some(ROWS, 32, 160),
+        "decoder_input_ids": ids(ROWS, 7),
+    },
+    "SeamlessM4TTextToUnitForConditionalGeneration": UNITS,
+    "SeamlessM4TTextToUnitModel": UNITS,
+    "SeamlessM4Tv2CodeHifiGan": {"input_ids": ids(1, LENGTH), "speaker_id": just([0]), "lang_id": just([0])},
+    "SeamlessM4Tv2TextToUnitDecoder": {**UNITS, "encoder_hidden_states": some(ROWS, LENGTH, 64)},
+    "SeamlessM4Tv2TextToUnitForConditionalGeneration": UNITS,
+    "SeamlessM4Tv2TextToUnitModel": UNITS,
+    "seggpt": dict.fromkeys(("pixel_values", "prompt_pixel_values", "prompt_masks"), some(ROWS, 3, 32, 32)),
+    "Siglip2ForImageClassification": SHAPED,
+    "Siglip2Model": {**SHAPED, "input_ids": ids(ROWS, LENGTH)},
+    "SpeechT5DecoderWithoutPrenet": {"input_values": some(ROWS, LENGTH, 64)},
+    "SpeechT5DecoderWithTextPrenet": {"input_values": ids(ROWS, LENGTH)},
+    "SpeechT5EncoderWithoutPrenet": {"input_values": some(ROWS, LENGTH, 64)},
+    "SpeechT5EncoderWithTextPrenet": {"input_values": ids(ROWS, LENGTH)},
+    "SpeechT5ForSpeechToSpeech": {
+        "input_values": some(ROWS, 4000),
+        "decoder_input_values": mels,
+        "speaker_embeddings": some(ROWS, 512),
+    },
+    "SpeechT5ForTextToSpeech": {
+        "input_ids": ids(ROWS, LENGTH),
+        "decoder_input_values": mels,
+        "speaker_embeddings": some(ROWS, 512),
+    },
+    "SpeechT5Model": {"input_values": some(ROWS, LENGTH, 64), "decoder_input_values": some(ROWS, 7, 64)},
+    "SplinterForPreTraining": {
+        "input_ids": just(*[[9, 104, 12, 33, 45, 60, 71, 104, 5]] * ROWS),
+        "attention_mask": ones(ROWS, LENGTH),
+    },
+    "tvp": {
+        "input_ids": ids(ROWS, LENGTH),
+        "attention_mask": ones(ROWS, LENGTH),
+        "pixel_values": some(ROWS, 2, 3, 32, 32),
+    },
+    "VideoMAEForPreTraining": {"pixel_values": moving, "bool_masked_pos": hidden},
+    "ViltForImagesAndTextClassification": {
+        "input_ids": ids(ROWS, LENGTH),
+        "pixel_values": some(ROWS, 2, 3, 32, 32),
+    },
+    "VisualBertForRegionToPhraseAlignment": {
+        "input_ids": ids(ROWS, LENGTH),
+        "attention_mask": ones(ROWS, LENGTH + 4),
+        "visual_embeds": sized(ROWS, 4, "visual_embedding_dim"),
+        "visual_attention_mask": ones(ROWS, 4),
+        "region_to_phrase_position": ones(ROWS, LENGTH + 4),
+    },
+    "vitpose": {"pixel_values": some(ROWS, 3, 64, 48)},
+    "vitpose_backbone": {"pixel_values": some(ROWS, 3, 64, 48)},
+    "VoxtralRealtimeForConditionalGeneration": TIMED,
+    "VoxtralRealtimeModel": TIMED,
+    "XCLIPModel": {"input_ids": ids(ROWS, LENGTH), "pixel_values": some(ROWS, 8, 3, 56, 56)},
+    "XCLIPVisionModel": {"pixel_values": sized(8, 3, "image_size", "image_size")},
+    "xlstm": STATELESS,
+    "XmodModel": {"input_ids": ids(ROWS, LENGTH), "lang_ids": just(*[0] * ROWS)},
+}
 
 
 def folder(kind: Any) -> str:
     """Transformers' folder that has the class."""
     parts: list[str] = kind.__module__.split(".")
     return parts[2] if parts[:2] == ["transformers", "models"] and len(parts) > 2 else ""
+
+
+PARTS: dict[str, dict[str, Any]] = {  # of configurations that transformers 4 does not make without
+    "musicgen": {**MUSIC, "decoder": {"model_type": "musicgen_decoder"}},
+    "musicgen_melody": {**MUSIC, "decoder": {"model_type": "musicgen_melody_decoder"}},
+    "speech_encoder_decoder": {"encoder": {"model_type": "wav2vec2"}, "decoder": DECODER},
+    "vision_encoder_decoder": {"encoder": {"model_type": "vit"}, "decoder": DECODER},
+}
+
+
+def parts(kind: Any) -> dict[str, Any]:
+    """What the configuration of ``kind`` is made of, where it has to be said."""
+    return PARTS.get(folder(kind), {})
 
 
 def sizes(kind: Any) -> dict[str, Any]:
