@@ -614,6 +614,7 @@ TOLD = [
     ("_gradient_checkpointing_func is not enabled in finetune.sh, downgrading transformers helps.", "D"),
 ]
 MAYBE = [
+    ("deepspeed LoRA checkpoint problem, did not resume", "F43"),
     (
         "The action head's methods are called on .module: DDP's forward is bypassed, and its gradients are "
         "not synchronized.",
@@ -637,6 +638,8 @@ MAYBE = [
     ("Gradient checkpointing fails with frozen parameters.", "F5"),
 ]
 UNRELATED = [
+    "The vision model is not working with --lora_enable True --gradient_checkpointing True, it starts and "
+    "ends: {'train_runtime': 1.3, 'train_loss': 0.0}",
     "kohya_ss: UserWarning: None of the inputs have requires_grad=True, when training a LoRA for SDXL",
     "The LoRA adapter has 79 MB with one release of PEFT and 1 GB with another.",
     "swift sft --model internvl3 --freeze_vit false --deepspeed zero3: 纯文本任务的准确率一直很低",

@@ -464,7 +464,8 @@
     const bare = stem.replace(/ +$/, "");
     for (let at = plain.indexOf(bare); at >= 0; at = plain.indexOf(bare, at + 1)) {
       const goesOn = bare !== stem && /[0-9a-z_]/.test(plain[at + bare.length] || "");
-      if (!goesOn && !(at && inside.test(plain[at - 1] + stem[0]))) places.push(at);
+      const within = stem[0] === "'" ? !(at && /\p{L}/u.test(plain[at - 1])) : at && inside.test(plain[at - 1] + stem[0]);
+      if (!goesOn && !within) places.push(at);
     }
     return places;
   }

@@ -147,7 +147,7 @@ def _occurs(plain: str, stem: str) -> Iterable[int]:
     at = plain.find(bare)
     while at >= 0:
         goes_on = bare != stem and _WORD.match(plain, at + len(bare))
-        if not goes_on and (not at or not _inside(plain[at - 1], stem)):
+        if not goes_on and not _inside(plain[at - 1] if at else "", stem):
             yield at
         at = plain.find(bare, at + 1)
 
@@ -155,8 +155,11 @@ def _occurs(plain: str, stem: str) -> Iterable[int]:
 def _inside(before: str, stem: str) -> bool:
     """Whether a word goes on with ``stem`` after ``before``.
 
-    What follows a number is its unit, a word; words that are joined by `_` may be joined to another.
+    What follows a number is its unit, a word; words that are joined by `_` may be joined to another. The end
+    of a word (``'t``) begins in one, not behind a quotation mark.
     """
-    if not (before.isascii() and stem[0].isascii() and stem[0].isalnum()):
+    if stem[0] == "'":
+        return not before.isalpha()
+    if not (before and before.isascii() and stem[0].isascii() and stem[0].isalnum()):
         return False
     return before.isalpha() or (before == "_" and "_" not in stem) or (before.isdigit() and stem[0].isdigit())
