@@ -717,6 +717,41 @@ def old_script(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Old, named=named)
 
 
+def rehearsed(cell: Cell, folder: Path) -> Gradients:
+    """Beside each image a text, and one backward for both."""
+    model = loading.prepare(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    (batch,) = samples.make_batches(cell, folder, dist.get_rank())
+    engine.backward(engine.forward(batch) + engine.forward(samples.without_image(batch)))
+    found = recording.gradients(engine, model)
+    measure = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
+    for rank in range(WORLD):
+        (batch,) = samples.make_batches(cell, folder, rank)
+        (with_its_text(measure, batch) / WORLD).backward()
+    check(found, {name: p.grad for name, p in measure.named_parameters() if p.grad is not None})
+    return found
+
+
+def rehearsed_by_trainer(cell: Cell, folder: Path) -> Gradients:
+    """The same by HF Trainer."""
+
+    class Rehearsing(transformers.Trainer):  # type: ignore[misc]
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            return with_its_text(model, inputs)
+
+    whole = _whole_model(folder)
+    return _accumulated(cell, folder, whole, counted=False, base=Rehearsing, loss=with_its_text)
+
+
+def with_its_text(model: Any, batch: Batch) -> torch.Tensor:
+    """Two forwards, the second of which runs no tower."""
+    loss: torch.Tensor = model(**batch).loss
+    loading.forget(model)
+    return loss + model(**samples.without_image(batch)).loss
+
+
 def old_sampler(cell: Cell, folder: Path) -> Gradients:
     """A script whose trainer has a sampler from before the Trainer handed the data set to it."""
 
@@ -777,6 +812,7 @@ def _accumulated(
     base: Any = None,
     named: Any = None,
     ordered: bool = False,
+    loss: Callable[[Any, Batch], torch.Tensor] = lambda model, batch: model(**batch).loss,
 ) -> Gradients:
     """A window of HF Trainer, or of ``base``; ``ordered`` where that takes the data in their order."""
     trainers = importlib.import_module("tests.lab.trainers")
@@ -812,16 +848,20 @@ def _accumulated(
         )
         trainer.train()
         found: Gradients = torch.load(recorded[0])
-    right, loss = _accumulated_right(cell, make, own, counted)
+    right, mean = _accumulated_right(cell, make, own, counted, loss)
     check(found, right)
     logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
-    if not abs(logged - loss) <= 1e-3 * loss:  # it is rounded to four digits
-        raise Wrong(f"the logged loss is {logged}, not {loss:.4f}")
+    if not abs(logged - mean) <= 1e-3 * mean:  # it is rounded to four digits
+        raise Wrong(f"the logged loss is {logged}, not {mean:.4f}")
     return found
 
 
 def _accumulated_right(
-    cell: Cell, make: Make, own: list[list[Batch]], counted: bool
+    cell: Cell,
+    make: Make,
+    own: list[list[Batch]],
+    counted: bool,
+    loss_of: Callable[[Any, Batch], torch.Tensor],
 ) -> tuple[Gradients, float]:
     """Gradients and loss of all batches: of each rank's mean over its tokens, or over its batches."""
     model = make(dataclasses.replace(cell, checkpointing="off")).train()
@@ -832,7 +872,7 @@ def _accumulated_right(
         for batch, here in zip(batches, seen, strict=True):
             share = here / sum(tokens) if counted else 1 / len(batches)
             loading.forget(model)
-            loss = model(**batch).loss * share / WORLD
+            loss = loss_of(model, batch) * share / WORLD
             loss.backward()
             total += loss.item()
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, total
@@ -847,6 +887,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "old_sampler": old_sampler,
+    "rehearsed": rehearsed,
+    "rehearsed_by_trainer": rehearsed_by_trainer,
     "own_accelerator": own_accelerator,
     "asked_device": asked_device,
     "frozen_tower": frozen_tower,
