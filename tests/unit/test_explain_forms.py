@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.unit.test_explain import OURS, READY, TRACE
 from tests.unit.test_logs import LOGS
 from vlmpatch.tools import cli
-from vlmpatch.tools.explain import explain, inputs
+from vlmpatch.tools.explain import explain, inputs, lines
 from vlmpatch.tools.view.language import Words
 
 FAILED = TRACE + READY + "\n"
@@ -277,6 +277,12 @@ def test_logs_of_different_failures_have_an_answer_each(
         "F9",
         None,
     ]
+
+
+def test_a_sentence_in_an_escaped_log_stays_whole() -> None:
+    sentence = "we caught a ValueError: no picture"
+    log = json.dumps({"message": FAILED + "x" * lines.LINE + "\n" + sentence}).encode()
+    assert sentence in [raw.decode().rstrip('"}') for _, raw in lines.lines([log], 1)]
 
 
 def test_a_pasted_message_and_ids_as_people_write_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,7 +112,7 @@
       line = toBytes(unescaped(text).replaceAll("\xa0", " "));
     }
     if (line.includes("]: Traceback ")) line = line.replace(known.SHARED, "\n");
-    if (line.length > known.LINE && line.includes("Traceback (most ")) line = line.replace(known.FLAT, "\n");
+    if (line.length > known.LINE && !line.includes("\n") && line.includes("Traceback (most ")) line = line.replace(known.FLAT, "\n");
     return line.split("\n");
   }
 

@@ -68,7 +68,7 @@ def _unfolded(line: bytes) -> list[bytes]:
         line = html.unescape(text).replace("\xa0", " ").encode()
     if b"]: Traceback " in line:
         line = _SHARED.sub(b"\n", line)
-    if len(line) > LINE and b"Traceback (most " in line:
+    if len(line) > LINE and b"\n" not in line and b"Traceback (most " in line:
         line = _FLAT.sub(b"\n", line)
     return line.split(b"\n")
 
