@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tests.lab import envs, launch, pages, table
-from tests.lab.made_small.unmade import FORWARDLESS, PART
+from tests.lab.made_small import unmade
 from tests.lab.modes import CHANCE, MODES, lines_of
 
 STORE = pages.ROOT / "data" / "model-classes.csv"
@@ -35,7 +35,7 @@ KNOWN = {
     **dict.fromkeys(
         ("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers", "qwen3_omni_moe"), "F22"
     ),
-    **dict.fromkeys(("align", "altclip", "chinese_clip", "layoutlm"), "F22"),
+    **dict.fromkeys(("align", "altclip", "chinese_clip", "layoutlm", "llama4"), "F22"),
     **dict.fromkeys(("maskformer", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "whisper"), "F22"),
     **dict.fromkeys(("git",), "F20"),
     **dict.fromkeys(("mlcd", "pvt_v2", "sew_d", "switch_transformers"), "F65"),
@@ -43,9 +43,9 @@ KNOWN = {
     **dict.fromkeys(("imagegpt",), "F68"),
     **dict.fromkeys(("umt5",), "F62"),
     **dict.fromkeys(("doge",), "rounding"),
-    **dict.fromkeys(("pp_lcnet_v4", "slanet", "slanext"), "refused"),
     **dict.fromkeys(("autoformer",), "design"),  # AutoCorrelation averages its lags over the batch
 }
+REFUSED = "is not compatible with gradient checkpointing"  # says transformers of a class that says it is
 NO_FAILURE = ("rounding", "refused", "design")
 # Why what differs with vlmpatch too is left, by the folder in transformers.
 LEFT = {"switch_transformers": "beside", "imagegpt": "upstream"}
@@ -58,7 +58,10 @@ WORDS = {
         "beside": "left: an explicit True; the default learns",
         "upstream": "left: ended upstream",
         "count": "{stack}: {made} of {seen} classes tried could be made small; {differing} differ. "
-        "Of the rest {parts} are parts of classes that could be, and {forwardless} have no forward.",
+        "Of the rest {parts} are parts of classes that could be, {forwardless} have no forward, {packaged} "
+        "need a package that the stack has not ({packages}), {looked} cannot be for a reason below; {unseen} "
+        "were not looked into.",
+        "why": "| not made | why |",
         "head": "| class | no checkpointing | non-reentrant | reentrant | with vlmpatch | |",
         "unrun": "not run",
     },
@@ -70,7 +73,10 @@ WORDS = {
         "beside": "保留：显式设为 True；默认值可以正常学习",
         "upstream": "保留：上游已修复",
         "count": "{stack}：尝试的 {seen} 个类中有 {made} 个能做成小模型，其中 {differing} 个不一致。"
-        "其余的类中，{parts} 个是能做成小模型的类的一部分，{forwardless} 个没有 forward。",
+        "其余的类中，{parts} 个是能做成小模型的类的一部分，{forwardless} 个没有 forward，"
+        "{packaged} 个需要环境中没有的软件包（{packages}），{looked} 个因下表所列的原因做不成；"
+        "{unseen} 个尚未调查。",
+        "why": "| 未做成的类 | 原因 |",
         "head": "| 类 | 不开检查点 | non-reentrant | reentrant | 使用 vlmpatch | |",
         "unrun": "未运行",
     },
@@ -136,25 +142,47 @@ def shown(language: str) -> str:
     for stack, kinds in sorted(read().items()):
         made = [about for about in kinds.values() if not about["not made"]]
         differing = {name: about for name, about in sorted(kinds.items()) if differs(about)}
-        reasons = [about["not made"] for about in kinds.values()]
+        why = [unmade.why(name, about["not made"]) for name, about in kinds.items() if about["not made"]]
+        packages = {unmade.package(about["not made"]) for about in kinds.values()}
         text = words["count"].format(
             stack=stack,
             made=len(made),
             seen=len(kinds),
             differing=len(differing),
-            parts=sum(reason.startswith(PART) for reason in reasons),
-            forwardless=sum(reason.endswith(FORWARDLESS) for reason in reasons),
+            parts=why.count("part"),
+            forwardless=why.count("forwardless"),
+            packaged=why.count("package"),
+            packages=", ".join(sorted(packages - {""})),
+            looked=why.count("looked at"),
+            unseen=why.count(""),
         )
         rows = [_row(name, about, words) for name, about in differing.items()]
-        parts += [text, "", words["head"], "|---" * 6 + "|", *rows, ""]
+        parts += [text, "", words["head"], "|---" * 6 + "|", *rows, "", *_reasons(kinds, language)]
     return "\n".join(parts).rstrip()
 
 
+def _reasons(kinds: Mapping[str, Line], language: str) -> list[str]:
+    """The reasons that were looked at, each with the classes that it keeps from being made."""
+    rows = []
+    for reason in unmade.entries().values():
+        names = [
+            name for name in reason.classes if unmade.looked_at(name, kinds.get(name, {}).get("not made", ""))
+        ]
+        if names:
+            rows.append(f"| {', '.join(names)} | {reason.zh if language == 'zh' else reason.en} |")
+    return [WORDS[language]["why"], "|---|---|", *rows, ""] if rows else []
+
+
+def known(about: Mapping[str, str]) -> str:
+    """What is known of a class that differs: failures, or why it is none."""
+    said = [about[run] for run in RUNS if about[run] not in ("", *RIGHT)]
+    return "refused" if all(REFUSED in each for each in said) else KNOWN.get(about["family"], "")
+
+
 def _row(name: str, about: Mapping[str, str], words: Mapping[str, str]) -> str:
-    known = KNOWN.get(about["family"], "")
-    numbers = ", ".join(f"[{number}](failures.md#{number.lower()})" for number in known.split())
-    said = words.get(known, numbers)
-    if about["family"] in LEFT and is_wrong(about):
+    numbers = ", ".join(f"[{number}](failures.md#{number.lower()})" for number in known(about).split())
+    said = words.get(known(about), numbers)
+    if about["family"] in LEFT and is_wrong(about) and known(about) != "refused":
         said += f", {words[LEFT[about['family']]]}"
     bare, patched = ([about[f"{side} {mode}"] for mode in MODES] for side in SIDES)
     wrong = [f"{mode}: {found}" for mode, found in zip(MODES, patched, strict=True) if found not in RIGHT]

@@ -11,7 +11,7 @@ from typing import Any
 from tests.families._shared import small
 from tests.families._shared.sizes import IMAGE
 from tests.lab.made_small import singles
-from tests.lab.made_small.narrowed import Sizes, by_chance, narrowed
+from tests.lab.made_small.narrowed import Sizes, asked, by_chance, narrowed
 from tests.lab.made_small.sizes import CHOICES, LAYERS_NAMED, NARROWER, PLAIN, WHOLE
 
 
@@ -38,6 +38,8 @@ def owned(kind: Any) -> Iterator[Callable[[], Any]]:
     if inspect.isclass(named) and hasattr(named, "to_dict") and named is not kind.config_class:
         yield named
     yield functools.partial(kind.config_class, **singles.parts(kind))
+    if needed := singles.sizes(kind):  # without which some refuse themselves
+        yield functools.partial(kind.config_class, **needed)
     for name in getattr(kind.config_class, "sub_configs", {}):
         yield functools.partial(_part, kind.config_class, name)
 
@@ -60,7 +62,8 @@ def shrunk(config: Any, sizes: Sizes, needed: Sizes) -> Any:
         rope = {**PLAIN, **sections}
         said |= {name: rope for name in ("rope_parameters", "rope_scaling") if hasattr(config, name)}
     said |= {name: _within(value) for name, value in vars(config).items() if name.endswith(LAYERS_NAMED)}
-    return type(config)(**(said | by_chance(config) | needed | parts))
+    said = {name: value for name, value in said.items() if name.removeprefix("_") not in needed}
+    return type(config)(**(said | by_chance(config) | parts | asked(config, needed)))
 
 
 def _within(layers: Any) -> Any:

@@ -56,6 +56,7 @@ def feeds(model: Any) -> Iterator[Inputs]:
             yield {**text, **needed}
             yield {**without, **needed}
     if text:
+        yield {name: value[:1] for name, value in text.items()}  # no padding token, no two rows
         yield {"input_ids": ids[:, None].expand(ROWS, 2, LENGTH).contiguous()}  # two choices of each
         yield {"input_ids": ids[:1].expand(ROWS * 4, LENGTH)}  # four codebooks
         books = number(config, "num_codebooks", 4)

@@ -79,6 +79,8 @@ def made(kind: Any, configuration: Callable[[], Any]) -> Any:
     for parameter in model.parameters():
         if not parameter.any():  # gates that start at zero would hide their gradients
             torch.nn.init.normal_(parameter, std=0.02)
+            if parameter.ndim == 1:  # a bias; behind a ReLU one below zero hides all
+                parameter.data.abs_()
     for module in model.modules():
         if isinstance(module, torch.nn.modules.dropout._DropoutNd):
             module.p = 0.0

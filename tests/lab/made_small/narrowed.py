@@ -5,9 +5,35 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.lab.made_small.sizes import DEPTH, GROUPS, LAYERS, NO_WIDTH, PERIOD, UNSAID, WORDS
+from tests.lab.made_small.sizes import (
+    BACKBONE,
+    DEPTH,
+    GROUPS,
+    LAYERS,
+    NO_WIDTH,
+    PERIOD,
+    PLAIN_BACKBONE,
+    STAGES,
+    UNSAID,
+    WORDS,
+)
 
 Sizes = dict[str, Any]
+
+
+def asked(config: Any, needed: Sizes) -> Sizes:
+    """What of the ``needed`` is no part of ``config``, and a backbone that every stack has."""
+    found = {
+        name: value
+        for name, value in needed.items()
+        if hasattr(config, name) and not hasattr(getattr(config, name), "to_dict")
+    }
+    backbone = getattr(config, "backbone_config", None)
+    if getattr(backbone, "model_type", "") == "timm_backbone" or getattr(config, "use_timm_backbone", False):
+        levels = {"out_indices": list(getattr(backbone, "out_indices", None) or STAGES)}
+        switches = {name: value for name, value in PLAIN_BACKBONE.items() if hasattr(config, name)}
+        found |= {"backbone_config": {**BACKBONE, **levels}, **switches}
+    return found
 
 
 def narrowed(config: Any, factor: int, needed: Sizes) -> Any:
@@ -32,8 +58,7 @@ def narrowed(config: Any, factor: int, needed: Sizes) -> Any:
     said = {name: value for name, value in said.items() if value != own[name]} | by_chance(config)
     said |= {name: value for name, value in PERIOD.items() if name in own}
     said |= {name: value for name, value in UNSAID.items() if own.get(name, 0) is None}
-    parts = {name for name, value in own.items() if hasattr(value, "to_dict")}
-    return type(config)(**said | {name: value for name, value in needed.items() if name not in parts})
+    return type(config)(**said | asked(config, needed))
 
 
 def _kept(own: dict[str, Any], depth: int) -> list[int]:

@@ -30,11 +30,16 @@ def size(outputs: Any) -> float:
 def _put_out(outputs: Any) -> Iterator[Any]:
     import torch
 
+    found = False
     named = outputs.items() if hasattr(outputs, "items") else enumerate(_flat(outputs))
     for name, part in named:
         for tensor in () if name in CACHES else _flat(part):
             if torch.is_floating_point(tensor) and tensor.requires_grad:
+                found = True
                 yield tensor
+    for part in () if found else outputs.values() if hasattr(outputs, "values") else ():
+        if hasattr(part, "items"):  # what its parts put out, and nothing beside
+            yield from _put_out(part)
 
 
 def _flat(part: Any) -> list[Any]:

@@ -12,8 +12,52 @@ from typing import Any
 
 from tests.families._shared.sizes import IMAGE
 from tests.lab.made_small.offered import LENGTH, ROWS
+from tests.lab.made_small.sizes import PLAIN, STAGES
 
 Drawn = Callable[[Any], Any]  # what a model with this configuration gets
+BY_KIND = {
+    "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "rope_parameters": {"sliding_attention": PLAIN, "full_attention": PLAIN},
+}
+DOTS3_TEXT = {
+    "num_hidden_layers": 2,
+    "layer_types": ["indexed_attention", "sliding_attention"],
+    "mlp_layer_types": ["dense", "sparse"],
+    "rope_parameters": {"sliding_attention": PLAIN, "indexed_attention": PLAIN},
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 16,
+    "head_dim": 16,
+    "index_head_dim": 16,
+    "index_n_heads": 2,
+    "index_topk": 4,
+    "per_layer_config": {},
+}
+DOTS3 = {
+    "text_config": DOTS3_TEXT,
+    "vision_config": {
+        "hidden_size": 32,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 2,
+        "mlp_layer_types": ["dense", "sparse"],
+        "num_local_experts": 4,
+        "adapter_in_dim": 32,
+        "adapter_out_dim": 64,
+    },
+    "audio_config": {
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "adapter_input_size": 64,
+        "adapter_out_dim": 64,
+    },
+}
+EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
 CODEC = {"num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
 WAVES = {"patch_sizes": [4, 4], "hidden_sizes": [16, 32], "depths": [1, 1], "num_hidden_layers": 2}
 SPARSE = {
@@ -42,6 +86,132 @@ WINDOWS = {
 MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}}
 DECODER = {"model_type": "gpt2", "is_decoder": True, "add_cross_attention": True}
 SIZES: dict[str, dict[str, Any]] = {
+    "AutoformerDecoder": {"label_length": 4},
+    "BeitForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
+    "Blip2ForImageTextRetrieval": {"qformer_config": {"use_qformer_text_input": True}},
+    "blip_2": {"num_query_tokens": 4},
+    "chmv2": {
+        "backbone_config": {
+            "num_hidden_layers": 4,
+            "num_attention_heads": 4,
+            "out_indices": STAGES,
+            "apply_layernorm": True,
+            "return_class_token": True,
+        },
+        "post_process_channels": [8, 8, 16, 16],
+        "fusion_hidden_size": 16,
+        "head_hidden_size": 8,
+        "number_output_channels": 16,
+    },
+    "clipseg": {"extract_layers": [0, 1]},
+    "clvp": {
+        "text_config": {"hidden_size": 128, "projection_dim": 128, "num_attention_heads": 2},
+        "speech_config": {"hidden_size": 128, "projection_dim": 128, "num_attention_heads": 2},
+    },
+    "ClvpEncoder": {"hidden_size": 128, "projection_dim": 128, "num_attention_heads": 2},
+    "cohere_compass": {"text_config": BY_KIND, **BY_KIND},
+    "Data2VecVisionForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
+    "depth_anything": {
+        "backbone_config": {
+            "num_hidden_layers": 4,
+            "out_indices": STAGES,
+            "image_size": 56,
+            "patch_size": 14,
+            "reshape_hidden_states": False,
+        },
+        "patch_size": 14,
+        "reassemble_hidden_size": 64,
+        "neck_hidden_sizes": [8, 8, 16, 16],
+        "fusion_hidden_size": 16,
+        "head_hidden_size": 8,
+    },
+    "depth_pro": {
+        "patch_size": 16,
+        "fusion_hidden_size": 16,
+        "intermediate_hook_ids": [1, 0],
+        "intermediate_feature_dims": [16, 16],
+        "scaled_images_ratios": [0.5, 1.0],
+        "scaled_images_overlap_ratios": [0.0, 0.25],
+        "scaled_images_feature_dims": [16, 16],
+        "image_model_config": {"image_size": 16, "patch_size": 4, "num_hidden_layers": 2},
+        "patch_model_config": {"image_size": 16, "patch_size": 4, "num_hidden_layers": 2},
+        "fov_model_config": {"image_size": 16, "patch_size": 4, "num_hidden_layers": 2},
+    },
+    "diffusion_gemma": {"text_config": EXPERTS, **EXPERTS},
+    "Dots3NoteAudioModel": {"adapter_input_size": 64},
+    "Dots3NoteForCausalLM": DOTS3_TEXT,
+    "Dots3NoteForConditionalGeneration": DOTS3,
+    "Dots3NoteModel": DOTS3,
+    "Dots3NoteTextModel": DOTS3_TEXT,
+    "dpt": {
+        "num_hidden_layers": 4,
+        "backbone_out_indices": [0, 1, 2, 3],
+        "neck_hidden_sizes": [8, 8, 16, 16],
+        "fusion_hidden_size": 64,
+    },
+    "efficientloftr": {
+        "stage_num_blocks": [1, 1, 1, 1],
+        "out_features": [16, 16, 32, 64],
+        "hidden_size": 64,
+        "num_attention_layers": 2,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "rope_parameters": {**PLAIN, "partial_rotary_factor": 4.0},
+    },
+    "EsmForProteinFolding": {
+        "vocab_size": 33,
+        "is_folding_model": True,
+        "esmfold_config": {"trunk": {"num_blocks": 2}, "fp16_esm": False},
+    },
+    "FocalNetBackbone": {"embed_dim": 16, "hidden_sizes": [32, 64, 128, 128], "depths": [1] * 4},
+    "gradium_phonon_tts": {"flow_head_config": {"condition_dim": 64, "hidden_size": 64}},
+    "HieraForPreTraining": {"decoder_hidden_size": 32, "decoder_depth": 1, "decoder_num_heads": 2},
+    "instructblipvideo": {"video_token_index": IMAGE},
+    "JanusVQVAE": {"num_patches": 2},
+    "kimi_linear": {
+        "num_hidden_layers": 2,
+        "layer_types": ["linear_attention", "full_attention"],
+        "mlp_layer_types": ["dense", "sparse"],
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "kv_lora_rank": 16,
+        "q_lora_rank": None,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 16,
+        "linear_head_dim": 16,
+        "linear_num_heads": 4,
+        "num_experts": 4,
+        "num_experts_per_token": 2,
+    },
+    "kosmos2": {"latent_query_num": 4},
+    "kyutai_speech_to_text": {"codebook_vocab_size": 65, "num_codebooks": 4, "audio_pad_token_id": 100},
+    "lilt": {"hidden_size": 48},
+    "Llama4VisionModel": {
+        "hidden_size": 32,
+        "intermediate_size": 128,
+        "num_attention_heads": 4,
+        "projector_input_dim": 64,
+        "projector_output_dim": 64,
+        "vision_output_dim": 64,
+        "image_size": 56,
+        "patch_size": 14,
+    },
+    "longcat_flash": {"head_dim": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16},
+    "luke": {"entity_vocab_size": 64, "entity_emb_size": 32},
+    "lw_detr": {
+        "backbone_config": {
+            "num_hidden_layers": 4,
+            "window_block_indices": [0, 2],
+            "out_indices": STAGES,
+            "image_size": 64,
+            "patch_size": 8,
+            "num_windows": 4,
+        },
+        "d_model": 64,
+        "num_queries": 4,
+    },
+    "LwDetrViTEncoder": {"num_windows": 4, "image_size": 64, "patch_size": 8},
     "mamba2": {"chunk_size": 8, "num_heads": 8, "head_dim": 16, "state_size": 8, "n_groups": 1, "expand": 2},
     "MllamaVisionModel": {"intermediate_layers_indices": [0, 1]},
     "muse_spark": {"audio_config": {**WAVES, "out_hidden_size": 64}},
@@ -229,6 +399,63 @@ def hidden(config: Any) -> Any:
     return torch.arange(places).expand(ROWS, places) % 2 == 0
 
 
+def positions(rows: int, side: int) -> Drawn:
+    """Where the patches of a square image are."""
+
+    def drawn(_: Any) -> Any:
+        import torch
+
+        return torch.cartesian_prod(torch.arange(side), torch.arange(side)).expand(rows, -1, 2)
+
+    return drawn
+
+
+def placed(rows: int, side: int, width: int) -> Drawn:
+    """Those of a square image, each with its row and its column before it."""
+
+    def drawn(config: Any) -> Any:
+        import torch
+
+        places = positions(rows, side)(config).float() + 1
+        return torch.cat([places, some(rows, side * side, width - 2)(config)], dim=-1)
+
+    return drawn
+
+
+def series(rows: int, *named: str, ahead: bool = False) -> Drawn:
+    """As long as a model that forecasts wants it, and as wide as its configuration says by these names."""
+
+    def drawn(config: Any) -> Any:
+        length = config.prediction_length if ahead else config.context_length + max(config.lags_sequence)
+        return some(rows, length, *(getattr(config, name) for name in named))(config)
+
+    return drawn
+
+
+def part(config: Any, name: str) -> Any:
+    """That part of a configuration, or what is one itself."""
+    return getattr(config, name, config)
+
+
+def pictured(name: str, images: int = 1) -> Drawn:
+    """Text that begins with as many tokens of ``images`` as the configuration says by this name for one."""
+
+    def drawn(config: Any) -> Any:
+        import torch
+
+        pieces = torch.full((2, images * getattr(config, name)), IMAGE)
+        return torch.cat([pieces, ids(2, 9)(config)], dim=1)
+
+    return drawn
+
+
+FORECAST: dict[str, Drawn] = {
+    "past_values": series(2),
+    "past_time_features": series(2, "num_time_features"),
+    "past_observed_mask": lambda config: series(2)(config).detach().fill_(1),
+    "future_values": series(2, ahead=True),
+    "future_time_features": series(2, "num_time_features", ahead=True),
+}
 FLAT = {"pixel_values": sized(1, 16, 3, "patch_size", "patch_size"), "grid_thw": just([1, 4, 4])}
 HEARD = {"input_features": some(16, 32), "feature_lens": just(32), "aftercnn_lens": just(16)}
 LINE = {"pixel_values": some(ROWS, 3, 96, 128)}
@@ -253,6 +480,87 @@ UNITS = {
     "char_count_per_id": ones(ROWS, LENGTH),
 }
 INPUTS: dict[str, dict[str, Drawn]] = {
+    "audio_spectrogram_transformer": {
+        "input_values": lambda config: some(2, config.max_length, config.num_mel_bins)(config)
+    },
+    "autoformer": FORECAST,
+    "AutoformerDecoder": {
+        "trend": lambda config: some(2, 4, config.feature_size)(config),
+        "inputs_embeds": lambda config: some(2, 4, config.feature_size)(config),
+        "encoder_hidden_states": lambda config: some(2, 8, config.d_model)(config),
+    },
+    "AutoformerEncoder": {"inputs_embeds": lambda config: some(2, 9, config.feature_size)(config)},
+    "Blip2ForImageTextRetrieval": {
+        "pixel_values": some(2, 3, 56, 56),
+        "input_ids": ids(2, 9),
+        "attention_mask": ones(2, 9),
+    },
+    "CLIPForImageClassification": {"pixel_values": some(2, 3, 56, 56)},
+    "clipseg": {"input_ids": ids(2, 9), "pixel_values": some(2, 3, 56, 56)},
+    "clvp": {
+        "input_ids": ids(2, 9),
+        "input_features": lambda config: some(2, config.decoder_config.feature_size, 20)(config),
+    },
+    "depth_pro": {"pixel_values": some(2, 3, 32, 32)},
+    "DiaDecoder": {
+        "input_ids": lambda config: ids(2, 7, config.num_channels)(config),
+        "encoder_hidden_states": lambda config: some(2, 5, config.cross_hidden_size)(config),
+    },
+    "EfficientLoFTRForKeypointMatching": {"pixel_values": some(2, 2, 3, 64, 64)},
+    "EfficientLoFTRModel": {"pixel_values": some(2, 2, 3, 64, 64)},
+    "EsmForProteinFolding": {
+        "input_ids": lambda config: ids(1, 9)(config) % 20,
+        "attention_mask": ones(1, 9),
+    },
+    "FunAsrNanoEncoder": {
+        "input_features": lambda config: some(2, 32, config.input_size)(config),
+        "input_features_mask": ones(2, 32),
+    },
+    "Gemma4AudioModel": {"input_features": some(2, 32, 128), "attention_mask": ones(2, 32)},
+    "Gemma4VisionModel": {
+        "pixel_values": lambda config: some(2, 36, 3 * config.patch_size**2)(config),
+        "pixel_position_ids": positions(2, 6),
+    },
+    "granite_speech5": {
+        "input_features": lambda config: some(2, 32, 4 * part(config, "encoder_config").num_mel_bins)(config)
+    },
+    "idefics": {
+        "input_ids": ids(2, 9),
+        "pixel_values": lambda config: some(2, 1, 3, *[config.vision_config.image_size] * 2)(config),
+        "image_attention_mask": ones(2, 9, 1),
+    },
+    "Idefics2PerceiverResampler": {
+        "context": lambda config: some(2, 5, part(config, "text_config").hidden_size)(config),
+        "attention_mask": ones(2, 5),
+    },
+    "informer": FORECAST,
+    "instructblip": {
+        "pixel_values": some(2, 3, 56, 56),
+        "qformer_input_ids": ids(2, 6),
+        "input_ids": pictured("num_query_tokens"),
+    },
+    "instructblipvideo": {
+        "pixel_values": some(2, 4, 3, 56, 56),
+        "qformer_input_ids": ids(2, 6),
+        "input_ids": pictured("num_query_tokens", 4),
+    },
+    "kosmos2": {
+        "pixel_values": some(2, 3, 56, 56),
+        "input_ids": ids(2, 9),
+        "image_embeds_position_mask": just(*[[1] * 4 + [0] * 5] * 2),
+    },
+    "kosmos2_5": {"flattened_patches": placed(2, 4, 770), "attention_mask": ones(2, 16)},
+    "LongformerForMultipleChoice": {"input_ids": just([[5, 6, 2, 2, 7, 8, 2]] * 2)},
+    "LongformerForQuestionAnswering": {"input_ids": just([5, 6, 2, 2, 7, 8, 2], [5, 6, 2, 2, 7, 9, 2])},
+    "luke": {
+        "input_ids": ids(2, 9),
+        "entity_ids": ids(2, 2),
+        "entity_attention_mask": ones(2, 2),
+        "entity_position_ids": just([[1, 2], [3, 4]], [[1, 2], [3, 4]]),
+        "entity_start_positions": just([1, 3], [1, 3]),
+        "entity_end_positions": just([2, 4], [2, 4]),
+    },
+    "lw_detr": {"pixel_values": some(2, 3, 64, 64)},
     "MimiDecoderModel": {"latents": sized(ROWS, "hidden_size", LENGTH)},
     "MiniCPMOcrVisionModel": PACKED,
     "MiniCPMV4_6VisionModel": PACKED,

@@ -109,6 +109,16 @@ NO_WIDTH = re.compile(
     r"num_|n_ctx|chunk|theta|sampling|block|bucket|distance|heads$|n_head$|types?$|offset|duration|freq|lags|fft|hop"
 )
 DEPTH = re.compile(r"layers$|n_layer$|^depths?$|(?<!per_)layer_num$|num_blocks$|^num_layer$")
+STAGES = [1, 2, 3, 4]  # of a backbone with four
+# In place of a backbone out of a package that no stack has; transformers 4 has switches beside it.
+BACKBONE = {
+    "model_type": "resnet",
+    "embedding_size": 16,
+    "hidden_sizes": [16, 16, 32, 32],
+    "depths": [1] * 4,
+    "layer_type": "basic",
+}
+PLAIN_BACKBONE = {"backbone": None, "use_timm_backbone": False, "use_pretrained_backbone": False}
 LAYERS_NAMED = ("feature_layer", "feature_layers", "deepstack_visual_indexes", "out_indices")
 UNSAID = {  # where a class says nothing of its own
     "attn_layer_indices": [1, 3],

@@ -92,3 +92,5 @@ def trains(model: Any, inputs: Inputs) -> None:
 
     torch.manual_seed(0)
     value(model(**inputs)).backward()
+    if not any(weight.grad is not None and weight.grad.any() for weight in model.parameters()):
+        raise ValueError("every gradient is zero")  # by chance, behind a ReLU

@@ -43,3 +43,14 @@ def package(recorded: str) -> str:
 def looked_at(name: str, recorded: str) -> Reason | None:
     """The reason that is known for the class ``name`` and for what its record says."""
     return next((each for each in entries().values() if name in each.classes and each.says in recorded), None)
+
+
+def why(name: str, recorded: str) -> str:
+    """Of which kind the reason on record is; nothing where nobody looked into it."""
+    kinds = {
+        "part": recorded.startswith(PART),
+        "forwardless": recorded.endswith(FORWARDLESS),
+        "package": bool(package(recorded)),
+        "looked at": looked_at(name, recorded) is not None,
+    }
+    return next((kind for kind, it_is in kinds.items() if it_is), "")
