@@ -57,8 +57,10 @@ def _answering(patch: Patch) -> Callable[..., ModuleSpec | None]:
     def find_spec(name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         if name != NAME or not _is_relied_on():
             return None
-        text = f"this model's own code imports {NAME}, which transformers removed; it gets the same masks"
-        patch.warn("asked", f"{text} from here. transformers.masking_utils makes them today.")
+        text = (
+            f"this model's own code imports {NAME}, which transformers removed. It gets functions of vlmpatch"
+        )
+        patch.warn("asked", f"{text} that make the same masks; today transformers.masking_utils makes them.")
         return ModuleSpec(name, _Loader())  # type: ignore[arg-type]
 
     return find_spec

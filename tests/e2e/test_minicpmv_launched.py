@@ -15,7 +15,7 @@ from tests.e2e.test_zero3_swift import TUNER
 from tests.lab import envs, launch
 from tests.lab.launch import Finished
 from tests.lab.outcomes import REDUCED_TWICE
-from tests.standin.cells import BARE, FULL, STACKS, TF445, TF523
+from tests.standin.cells import BARE, FULL, LAUNCHED, TF445, TF523, TF524
 from vlmpatch_lab.ports import free_port
 
 LAST_SAVE = "adapter_model.safetensors"
@@ -75,7 +75,7 @@ def torchrun(zero: str, standin: Path, out: Path) -> list[str | Path]:
     return ["torchrun", *ranks, "finetune.py", "--do_train", "--do_eval", *flags]
 
 
-@pytest.mark.parametrize("stack", STACKS if FULL else [TF523])
+@pytest.mark.parametrize("stack", LAUNCHED if FULL else [TF524])
 def test_torchrun_bare(stack: str, standin: Path, tmp_path: Path) -> None:
     done = start(stack, torchrun("zero2", standin, tmp_path), standin, standin / "finetune")
     assert done.rc != 0, str(done)
@@ -83,7 +83,7 @@ def test_torchrun_bare(stack: str, standin: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zero", ["zero3", "zero2"] if FULL else ["zero3"])
-@pytest.mark.parametrize("stack", STACKS if FULL else [TF445, TF523])
+@pytest.mark.parametrize("stack", LAUNCHED if FULL else [TF445, TF524])
 def test_torchrun_of_the_unchanged_script(stack: str, zero: str, standin: Path, tmp_path: Path) -> None:
     """Training, evaluation, checkpoints and the last save."""
     command = torchrun(zero, standin, tmp_path)
@@ -91,6 +91,15 @@ def test_torchrun_of_the_unchanged_script(stack: str, zero: str, standin: Path, 
     assert done.rc == 0, str(done)
     saved = {path.name for path in tmp_path.iterdir()}
     assert {"checkpoint-1", "checkpoint-2", "tokenizer_config.json", LAST_SAVE} <= saved
+
+
+@pytest.mark.slow
+def test_torchrun_cannot_load_the_model_without_the_masks(standin: Path, tmp_path: Path) -> None:
+    command = [*RUN, *torchrun("zero3", standin, tmp_path)]
+    off = {"VLMPATCH_DISABLE": "removed-mask-module"}
+    done = start(TF524, command, standin, standin / "finetune", **off)
+    assert done.rc != 0, str(done)
+    assert "No module named 'transformers.modeling_attn_mask_utils'" in done.output, str(done)
 
 
 @pytest.mark.slow

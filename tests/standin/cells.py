@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TF445, TF457, TF523 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198"
+TF445, TF457, TF523, TF524 = "tf445-ds0154", "tf457-ds0182", "tf523-ds0198", "tf524-ds0198"
 STACKS = (TF445, TF457, TF523)
+LAUNCHED = (*STACKS, TF524)  # what the script's own command line is run on
 TF457_NEW_DEEPSPEED = "tf457-ds0198"
 FULL = os.environ.get("VLMPATCH_FULL") == "1"
 ENGINES = ("zero2", "zero3", "ddp")
@@ -19,6 +20,7 @@ BARE = {
     TF445: "NameError: name 'List' is not defined",
     TF457: "NameError: name 'Dict' is not defined",
     TF523: "NameError: name 'Dict' is not defined",
+    TF524: "NameError: name 'Dict' is not defined",
 }
 
 
