@@ -745,6 +745,32 @@ def rehearsed_by_trainer(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, whole, counted=False, base=Rehearsing, loss=with_its_text)
 
 
+def own_head(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer with a head of the model's that ``compute_loss`` calls itself."""
+
+    class Scoring(transformers.Trainer):  # type: ignore[misc]
+        def compute_loss(
+            self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+        ) -> Any:
+            return with_its_score(model, inputs)
+
+    def make(cell: Cell) -> Any:
+        model = _whole_model(folder)(cell)
+        torch.manual_seed(0)
+        model.score = torch.nn.Linear(model.get_input_embeddings().weight.shape[1], 1)
+        return model
+
+    return _accumulated(cell, folder, make, counted=False, base=Scoring, loss=with_its_score)
+
+
+def with_its_score(model: Any, batch: Batch) -> torch.Tensor:
+    """Past what wraps the model, where something does."""
+    outputs = model(**batch, output_hidden_states=True)
+    score: torch.Tensor = getattr(model, "module", model).score(outputs.hidden_states[-1])
+    loss: torch.Tensor = outputs.loss + score.square().mean()
+    return loss
+
+
 def with_its_text(model: Any, batch: Batch) -> torch.Tensor:
     """Two forwards, the second of which runs no tower."""
     loss: torch.Tensor = model(**batch).loss
@@ -887,6 +913,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "old_sampler": old_sampler,
+    "own_head": own_head,
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "own_accelerator": own_accelerator,
