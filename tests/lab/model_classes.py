@@ -36,7 +36,11 @@ KNOWN = {
         ("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers", "qwen3_omni_moe"), "F22"
     ),
     **dict.fromkeys(("align", "altclip", "chinese_clip", "layoutlm", "llama4"), "F22"),
-    **dict.fromkeys(("maskformer", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "whisper"), "F22"),
+    **dict.fromkeys(("maskformer",), "F22 F101"),  # its decoder, and its Swin
+    **dict.fromkeys(("pi0",), "F100"),
+    **dict.fromkeys(
+        ("muse_glimmer_assistant", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "whisper"), "F22"
+    ),
     **dict.fromkeys(("git",), "F20"),
     **dict.fromkeys(("mlcd", "pvt_v2", "sew_d", "switch_transformers"), "F65"),
     **dict.fromkeys(("recurrent_gemma",), "F61 F67"),  # what is right lacks the gradients of F61, bare
@@ -48,7 +52,7 @@ KNOWN = {
 REFUSED = "is not compatible with gradient checkpointing"  # says transformers of a class that says it is
 NO_FAILURE = ("rounding", "refused", "design")
 # Why what differs with vlmpatch too is left, by the folder in transformers.
-LEFT = {"switch_transformers": "beside", "imagegpt": "upstream"}
+LEFT = {"switch_transformers": "beside", "imagegpt": "upstream", "maskformer": "upstream", "pi0": "loud"}
 WORDS = {
     "en": {
         "refused": "says that it supports checkpointing, and is refused by transformers itself",
@@ -57,6 +61,7 @@ WORDS = {
         "rounding": "the rounding of float32: equal to 1e-15 in float64",
         "beside": "left: an explicit True; the default learns",
         "upstream": "left: ended upstream",
+        "loud": "left: an error before anything is trained",
         "count": "{stack}: {made} of {seen} classes tried could be made small; {differing} differ. "
         "Of the rest {parts} are parts of classes that could be, {forwardless} have no forward, {packaged} "
         "need a package that the stack has not ({packages}), {looked} cannot be for a reason below; {unseen} "
@@ -72,6 +77,7 @@ WORDS = {
         "rounding": "float32 的舍入误差：float64 下相差不超过 1e-15",
         "beside": "保留：显式设为 True；默认值可以正常学习",
         "upstream": "保留：上游已修复",
+        "loud": "保留：训练开始前就会报错",
         "count": "{stack}：尝试的 {seen} 个类中有 {made} 个能做成小模型，其中 {differing} 个不一致。"
         "其余的类中，{parts} 个是能做成小模型的类的一部分，{forwardless} 个没有 forward，"
         "{packaged} 个需要环境中没有的软件包（{packages}），{looked} 个因下表所列的原因做不成；"

@@ -37,7 +37,7 @@ def owned(kind: Any) -> Iterator[Callable[[], Any]]:
         named = getattr(sys.modules[kind.__module__], named, None)
     if inspect.isclass(named) and hasattr(named, "to_dict") and named is not kind.config_class:
         yield named
-    yield functools.partial(kind.config_class, **singles.parts(kind))
+    yield lambda: kind.config_class(**singles.parts(kind))
     if needed := singles.sizes(kind):  # without which some refuse themselves
         yield functools.partial(kind.config_class, **needed)
     for name in getattr(kind.config_class, "sub_configs", {}):

@@ -7,6 +7,7 @@ Of the inputs a class gets those that its forward takes.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -270,14 +271,14 @@ SIZES: dict[str, dict[str, Any]] = {
     "SwinForMaskedImageModeling": WINDOWS,
     "Swinv2ForMaskedImageModeling": WINDOWS,
     "T5ForSequenceClassification": {"decoder_start_token_id": 0},
-    "t5gemma2": {"dropout_rate": 0.0},
+    "t5gemma2": {"dropout_rate": 0.0, "text_config": {"dropout_rate": 0.0}},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
     "tipsv2_dpt": {
         "backbone_config": {"out_indices": [1, 2]},
         "neck_hidden_sizes": [16, 32],
         "reassemble_factors": [2, 1],
     },
-    "tvp": {"max_img_size": 32, "num_frames": 2, "visual_prompt_size": 8},
+    "tvp": {"max_img_size": 32, "type_vocab_size": 2, "num_frames": 2, "visual_prompt_size": 8},
     "uvdoc": {"backbone_config": {"out_indices": [1, 2, 3, 4, 5, 6]}},
     "vibevoice": {"semantic_model_config": CODEC, "audio_config": CODEC},
     "vibevoice_asr": {"semantic_tokenizer_encoder_config": CODEC, "acoustic_tokenizer_encoder_config": CODEC},
@@ -363,6 +364,17 @@ def sized(*shape: int | str) -> Drawn:
 
     def drawn(config: Any) -> Any:
         return some(*(getattr(config, size) if isinstance(size, str) else size for size in shape))(config)
+
+    return drawn
+
+
+def plain(*shape: int) -> Drawn:
+    """Numbers without a gradient, for some models ask for one themselves, or write on what they get."""
+
+    def drawn(_: Any) -> Any:
+        import torch
+
+        return torch.randn(shape)
 
     return drawn
 
@@ -617,7 +629,7 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "SpeechT5EncoderWithoutPrenet": {"input_values": some(ROWS, LENGTH, 64)},
     "SpeechT5EncoderWithTextPrenet": {"input_values": ids(ROWS, LENGTH)},
     "SpeechT5ForSpeechToSpeech": {
-        "input_values": some(ROWS, 4000),
+        "input_values": plain(ROWS, 4000),
         "decoder_input_values": mels,
         "speaker_embeddings": some(ROWS, 512),
     },
@@ -631,10 +643,11 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "input_ids": just(*[[9, 104, 12, 33, 45, 60, 71, 104, 5]] * ROWS),
         "attention_mask": ones(ROWS, LENGTH),
     },
+    "T5Gemma2Decoder": {"input_ids": ids(ROWS, LENGTH), "encoder_hidden_states": some(ROWS, LENGTH, 64)},
     "tvp": {
         "input_ids": ids(ROWS, LENGTH),
         "attention_mask": ones(ROWS, LENGTH),
-        "pixel_values": some(ROWS, 2, 3, 32, 32),
+        "pixel_values": plain(ROWS, 2, 3, 32, 32),
     },
     "VideoMAEForPreTraining": {"pixel_values": moving, "bool_masked_pos": hidden},
     "ViltForImagesAndTextClassification": {
@@ -643,7 +656,7 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     },
     "VisualBertForRegionToPhraseAlignment": {
         "input_ids": ids(ROWS, LENGTH),
-        "attention_mask": ones(ROWS, LENGTH + 4),
+        "attention_mask": ones(ROWS, LENGTH),
         "visual_embeds": sized(ROWS, 4, "visual_embedding_dim"),
         "visual_attention_mask": ones(ROWS, 4),
         "region_to_phrase_position": ones(ROWS, LENGTH + 4),
@@ -675,7 +688,7 @@ PARTS: dict[str, dict[str, Any]] = {  # of configurations that transformers 4 do
 
 def parts(kind: Any) -> dict[str, Any]:
     """What the configuration of ``kind`` is made of, where it has to be said."""
-    return PARTS.get(folder(kind), {})
+    return copy.deepcopy(PARTS.get(folder(kind), {}))  # transformers takes out of it what it reads
 
 
 def sizes(kind: Any) -> dict[str, Any]:
