@@ -36,6 +36,7 @@ KNOWN = {
         ("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers", "qwen3_omni_moe"), "F22"
     ),
     **dict.fromkeys(("align", "altclip", "chinese_clip", "layoutlm", "llama4"), "F22"),
+    **dict.fromkeys(("diffusion_gemma",), "F22"),  # the encoder's states are in a cache
     **dict.fromkeys(("maskformer",), "F22 F101"),  # its decoder, and its Swin
     **dict.fromkeys(("pi0",), "F100"),
     **dict.fromkeys(
@@ -52,7 +53,13 @@ KNOWN = {
 REFUSED = "is not compatible with gradient checkpointing"  # says transformers of a class that says it is
 NO_FAILURE = ("rounding", "refused", "design")
 # Why what differs with vlmpatch too is left, by the folder in transformers.
-LEFT = {"switch_transformers": "beside", "imagegpt": "upstream", "maskformer": "upstream", "pi0": "loud"}
+LEFT = {
+    "diffusion_gemma": "beside",
+    "switch_transformers": "beside",
+    "imagegpt": "upstream",
+    "maskformer": "upstream",
+    "pi0": "loud",
+}
 WORDS = {
     "en": {
         "refused": "says that it supports checkpointing, and is refused by transformers itself",

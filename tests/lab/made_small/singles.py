@@ -22,6 +22,9 @@ BY_KIND = {
     "rope_parameters": {"sliding_attention": PLAIN, "full_attention": PLAIN},
 }
 DOTS3_TEXT = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "vocab_size": 128,
     "num_hidden_layers": 2,
     "layer_types": ["indexed_attention", "sliding_attention"],
     "mlp_layer_types": ["dense", "sparse"],
@@ -112,6 +115,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "ClvpEncoder": {"hidden_size": 128, "projection_dim": 128, "num_attention_heads": 2},
     "cohere_compass": {"text_config": BY_KIND, **BY_KIND},
     "Data2VecVisionForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
+    "DeepseekOcr2VisionModel": {"sam_config": {"downsample_channels": [32, 64]}},
     "depth_anything": {
         "backbone_config": {
             "num_hidden_layers": 4,
@@ -165,6 +169,12 @@ SIZES: dict[str, dict[str, Any]] = {
         "esmfold_config": {"trunk": {"num_blocks": 2}, "fp16_esm": False},
     },
     "FocalNetBackbone": {"embed_dim": 16, "hidden_sizes": [32, 64, 128, 128], "depths": [1] * 4},
+    "Gemma3nAudioEncoder": {
+        "hidden_size": 64,
+        "conf_num_attention_heads": 4,
+        "conf_num_hidden_layers": 2,
+        "sscp_conv_channel_size": [16, 8],
+    },
     "gradium_phonon_tts": {"flow_head_config": {"condition_dim": 64, "hidden_size": 64}},
     "HieraForPreTraining": {"decoder_hidden_size": 32, "decoder_depth": 1, "decoder_num_heads": 2},
     "instructblipvideo": {"video_token_index": IMAGE},
@@ -528,6 +538,10 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "input_features": lambda config: some(2, 32, config.input_size)(config),
         "input_features_mask": ones(2, 32),
     },
+    "Gemma3nAudioEncoder": {
+        "audio_mel": sized(ROWS, 32, "input_feat_size"),
+        "audio_mel_mask": lambda config: ones(ROWS, 32)(config) == 0,
+    },
     "Gemma4AudioModel": {"input_features": some(2, 32, 128), "attention_mask": ones(2, 32)},
     "Gemma4VisionModel": {
         "pixel_values": lambda config: some(2, 36, 3 * config.patch_size**2)(config),
@@ -546,6 +560,15 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "attention_mask": ones(2, 5),
     },
     "informer": FORECAST,
+    "Inkling2VisionModel": {
+        "pixel_values": lambda config: some(
+            16, *[config.patch_size * config.spatial_merge_size] * 2, config.num_channels
+        )(config),
+        "image_grid_thw": just([1, 4, 4]),
+    },
+    "InklingAudioModel": {
+        "audio_input_ids": lambda config: ids(ROWS, LENGTH, config.num_codebooks)(config) % 8
+    },
     "instructblip": {
         "pixel_values": some(2, 3, 56, 56),
         "qformer_input_ids": ids(2, 6),
