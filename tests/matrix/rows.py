@@ -17,7 +17,6 @@ from vlmpatch.tools.cases import Case
 
 Versions = Mapping[str, str]
 ZERO_OVER_GLOO = {"torch": ">=2.2"}  # before, gloo had no _allgather_base
-REMOTE_CODE = {"transformers": "<5.24.0.dev0"}  # later, without what MiniCPM-V 2.6 imports of it
 # The first that a stack pins is what it is for.
 FRAMEWORKS = ("pytorch-lightning", "axolotl", "llamafactory", "ms-swift", "trl", "timm")
 
@@ -50,7 +49,6 @@ def runs_on(case: Case, stack: Stack) -> bool:
     installed = versions(stack)
     zero = (script(case) or case.cell).engine.startswith("zero")
     able = holds(case.only, installed) and (not zero or holds(ZERO_OVER_GLOO, installed))
-    able = able and (case.how != "script" or holds(REMOTE_CODE, installed))
     return able and stack.matrix and case.framework == framework(stack)
 
 
