@@ -88,7 +88,8 @@ WINDOWS = {
 }
 
 MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}}
-DECODER = {"model_type": "gpt2", "is_decoder": True, "add_cross_attention": True}
+CROSSED = {"is_decoder": True, "add_cross_attention": True}
+DECODER = {"model_type": "gpt2", **CROSSED}
 SIZES: dict[str, dict[str, Any]] = {
     "AutoformerDecoder": {"label_length": 4},
     "BeitForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
@@ -277,6 +278,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_hidden_state_indices": [0, 1],
     },
     "Siglip2Model": {"text_config": {"projection_size": 32}},
+    "SpeechEncoderDecoderModel": {"decoder": CROSSED},
     "swin2sr": {"image_size": 16, "window_size": 4, "depths": [2, 2], "num_heads": [4, 4]},
     "SwinForMaskedImageModeling": WINDOWS,
     "Swinv2ForMaskedImageModeling": WINDOWS,
@@ -288,12 +290,13 @@ SIZES: dict[str, dict[str, Any]] = {
         "neck_hidden_sizes": [16, 32],
         "reassemble_factors": [2, 1],
     },
-    "tvp": {"max_img_size": 32, "type_vocab_size": 2, "num_frames": 2, "visual_prompt_size": 8},
+    "tvp": {"max_img_size": 64, "type_vocab_size": 2, "num_frames": 2, "visual_prompt_size": 8},
     "uvdoc": {"backbone_config": {"out_indices": [1, 2, 3, 4, 5, 6]}},
     "vibevoice": {"semantic_model_config": CODEC, "audio_config": CODEC},
     "vibevoice_asr": {"semantic_tokenizer_encoder_config": CODEC, "acoustic_tokenizer_encoder_config": CODEC},
     "VideoPrismClipModel": {"vision_config": {"hidden_size": 64}},
     "ViltForImagesAndTextClassification": {"num_images": 2, "modality_type_vocab_size": 3},
+    "VisionEncoderDecoderModel": {"decoder": CROSSED},
     "vitmatte": {"convstream_hidden_sizes": [16, 32, 32], "fusion_hidden_sizes": [32, 32, 16, 8]},
     "vitpose": {"backbone_config": {"image_size": [64, 48], "patch_size": [16, 16]}},
     "vitpose_backbone": {"image_size": [64, 48], "patch_size": [16, 16]},
@@ -647,6 +650,7 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "seggpt": dict.fromkeys(("pixel_values", "prompt_pixel_values", "prompt_masks"), some(ROWS, 3, 32, 32)),
     "Siglip2ForImageClassification": SHAPED,
     "Siglip2Model": {**SHAPED, "input_ids": ids(ROWS, LENGTH)},
+    "SpeechEncoderDecoderModel": {"input_values": plain(ROWS, 4000), "decoder_input_ids": ids(ROWS, 7)},
     "SpeechT5DecoderWithoutPrenet": {"input_values": some(ROWS, LENGTH, 64)},
     "SpeechT5DecoderWithTextPrenet": {"input_values": ids(ROWS, LENGTH)},
     "SpeechT5EncoderWithoutPrenet": {"input_values": some(ROWS, LENGTH, 64)},
@@ -670,13 +674,14 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "tvp": {
         "input_ids": ids(ROWS, LENGTH),
         "attention_mask": ones(ROWS, LENGTH),
-        "pixel_values": plain(ROWS, 2, 3, 32, 32),
+        "pixel_values": plain(ROWS, 2, 3, 64, 64),
     },
     "VideoMAEForPreTraining": {"pixel_values": moving, "bool_masked_pos": hidden},
     "ViltForImagesAndTextClassification": {
         "input_ids": ids(ROWS, LENGTH),
         "pixel_values": some(ROWS, 2, 3, 32, 32),
     },
+    "VisionEncoderDecoderModel": {"pixel_values": some(ROWS, 3, 32, 32), "decoder_input_ids": ids(ROWS, 7)},
     "VisualBertForRegionToPhraseAlignment": {
         "input_ids": ids(ROWS, LENGTH),
         "attention_mask": ones(ROWS, LENGTH),
