@@ -15,7 +15,7 @@ STORE = Path(__file__).with_name("unmade.toml")
 
 
 class Reason(NamedTuple):
-    """One that somebody looked at."""
+    """Why classes cannot be made, in both languages; ``says`` is what their record has to have."""
 
     classes: list[str]
     says: str
