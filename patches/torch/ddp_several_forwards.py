@@ -14,8 +14,9 @@ So is a head that a script's ``compute_loss`` calls itself, on what the forward 
 In every release of torch.
 
 The change: where a backward goes through what is left of several forwards, the search is made once more as it
-begins, by what autograd is about to reach. One forward before a backward costs nothing. In accelerate's
-``backward``, which is HF Trainer's, the loss is at hand, and its graph is searched: that finds such a head.
+begins, by what autograd is about to reach; after a single forward it is not. In accelerate's ``backward``,
+which is HF Trainer's, the loss is at hand, and its graph is searched: that finds such a head, and is one more
+walk through the graph in every step of a DDP that searches.
 
 Left alone, and as before: a backward that leaves out one of the forwards while its outputs are kept, so that
 another may follow; ``torch.autograd.grad``; a static graph; parameters used past the wrapper where the
