@@ -30,14 +30,11 @@ Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import dataclasses
 import functools
 import inspect
-import json
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -48,7 +45,9 @@ from .._shared.buffers import kept_buffers
 from .._shared.compiling import compiling
 from .._shared.distributed import largest_of_each, rank, world
 from .._shared.missing_gradients import from_nothing
-from .._shared.towers import outside, path_of
+from .._shared.model_wrappers import MAKE_FEATURES, models_in, names_of_forward, own_classes, wrapper_in
+from .._shared.told_calls import mapped, packed, tensors, unpacked
+from .._shared.towers import outside
 from .._shared.training_group import ZERO3, sharding, waiting_groups
 
 # What is told of the modules that are going to be gathered, and by which of its arguments.
@@ -57,8 +56,6 @@ _TOLD = {
     "FullyShardedDataParallel.__init__": Argument(0, "module"),
     "FSDPState.init": Argument(0, "modules"),
 }
-_LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "accelerate")
-_CALLS = {"get_image_features", "get_video_features", "get_audio_features"}
 _COMPILED = ("_orig_mod", "_compiled_call_impl")
 _END = 0  # what a rank is about to do where its forward is over
 _LENGTH = 1 << 40  # more bytes than any call has
@@ -97,81 +94,6 @@ def _wrap_to_find(patch: Patch, owner: type, name: str, argument: Argument) -> N
     patch.wrap(owner, name, set_up)
 
 
-# --- which modules --------------------------------------------------------------------------------------
-
-
-def wrapper_in(root: Any) -> Any:
-    """The module of ``root`` whose own forward calls a tower of a model that it is around, or None."""
-    return next((module for module in root.modules() if calls_a_tower(module)), None)
-
-
-def calls_a_tower(module: Any) -> bool:
-    """Whether the forward that ``module`` has beside any library's names a tower of a model in it."""
-    own = _own_classes(type(module))
-    if not own or any(path_of(cls) is not None for cls in own):
-        return False
-    names = _names_of_forward(own)
-    models = _models(module)
-    return bool(models) and bool(names & _CALLS.union(*map(outside, models)))
-
-
-def _models(wrapper: Any) -> list[Any]:
-    """Those in ``wrapper`` that run a tower in their forward, and those of transformers around them."""
-    known = [inner for inner in wrapper.modules() if any(map(path_of, type(inner).__mro__))]
-    return [
-        inner
-        for inner in wrapper.modules()
-        if inner in known
-        or (type(inner).__module__.startswith("transformers.") and any(m in known for m in inner.children()))
-    ]
-
-
-def _own_classes(cls: type) -> list[type]:
-    """Those of its bases that belong to no library that models and engines come from."""
-    return [
-        base
-        for base in cls.__mro__
-        if base.__module__.partition(".")[0] not in (*_LIBRARIES, "builtins", "abc", "typing")
-    ]
-
-
-def _names_of_forward(own: list[type]) -> set[str]:
-    """Every name in the forward of ``own``, and in the methods of theirs that it names."""
-    names: set[str] = set()
-    left, seen = ["forward"], {"forward"}
-    while left:
-        names |= _names_of_method(own, left.pop())
-        new = {name for name in names - seen if any(name in vars(cls) for cls in own)}
-        left += new
-        seen |= new
-    return names
-
-
-def _names_of_method(own: list[type], method: str) -> set[str]:
-    """Those of its bases too, as far as ``super()`` leads."""
-    found: set[str] = set()
-    for code in (_code(vars(cls).get(method)) for cls in own):
-        names = {*_names(code)} if code is not None else {"super"}
-        found |= names
-        if "super" not in names:
-            break
-    return found
-
-
-def _code(method: Any) -> CodeType | None:
-    function = method.fget if isinstance(method, property) else method
-    found = inspect.unwrap(function) if callable(function) else None
-    return found.__code__ if isinstance(found, FunctionType) else None
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    """With those of the functions within it."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
-
-
 # --- what a wrapper calls ---------------------------------------------------------------------------------
 
 
@@ -196,7 +118,7 @@ class _Part(NamedTuple):
 
     def made(self, output: Any) -> list[Any]:
         """What of its ``output`` may lead to a gradient."""
-        found = features(output) if self.method else [*_tensors(output)]
+        found = features(output) if self.method else [*tensors(output)]
         return [tensor for tensor in found if tensor.requires_grad]
 
 
@@ -206,7 +128,7 @@ _wrapped: WeakSet[Any] = WeakSet()  # methods that tell of their calls
 
 def _wrap_methods(patch: Patch, model: Any) -> Iterator[_Part]:
     """Of ``model``, those that make features, which tell its wrapper from now on."""
-    for name in sorted(_CALLS):
+    for name in sorted(MAKE_FEATURES):
         owner = next((cls for cls in type(model).__mro__ if name in vars(cls)), None)
         if owner is None:
             continue
@@ -243,7 +165,7 @@ class _Wrapper:
 
     def __init__(self, patch: Patch, module: Any) -> None:
         self.patch, self.module = patch, ref(module)
-        self.names = _names_of_forward(_own_classes(type(module)))
+        self.names = names_of_forward(own_classes(type(module)))
         self.parts: list[_Part] = []  # a later one comes first
         self.places: dict[tuple[int, str], int] = {}  # from 1 on: 0 is the end of a forward
         self.off = False
@@ -279,7 +201,7 @@ class _Wrapper:
         weighty = [part for part in every[1:] if any(True for _ in part.parameters())]
         watched = [part for part in weighty if id(part) not in known]
         self.parts = [_Part(part) for part in watched]
-        for model in _models(module):
+        for model in models_in(module):
             _callers[model] = self
             self.parts += _wrap_methods(self.patch, model)
         self.parts.sort(key=lambda part: -part.size)
@@ -324,7 +246,7 @@ def _within_blocks(wrapper: Any) -> Iterator[Any]:
     """The insides of the numbered blocks of the model: a wrapper calls towers and heads, not these."""
     from torch.nn import ModuleList
 
-    for model in _models(wrapper):
+    for model in models_in(wrapper):
         for blocks in model.modules():
             if isinstance(blocks, ModuleList):
                 yield from (inner for block in blocks for inner in block.modules() if inner is not block)
@@ -336,7 +258,7 @@ def _is_compiled(module: Any) -> bool:
 
 def _device(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Where its ranks talk: where its input lies, for weights may be kept elsewhere."""
-    found = next(_tensors([args, kwargs]), None)
+    found = next(tensors([args, kwargs]), None)
     return found.device if found is not None else next(module.parameters()).device
 
 
@@ -389,7 +311,7 @@ class _Forward:
         kind = self.device.type
         cast = (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
         try:
-            return json.dumps(_written((call, torch.is_grad_enabled(), cast))).encode()
+            return packed((call, torch.is_grad_enabled(), cast))
         except TypeError as error:
             self.wrapper.patch.warn(
                 "cannot be told",
@@ -402,7 +324,7 @@ class _Forward:
     def _stand_in(self, part: _Part, told: bytes) -> None:
         import torch
 
-        (args, kwargs), grad, (enabled, dtype) = _read(json.loads(told), self.device)
+        (args, kwargs), grad, (enabled, dtype) = unpacked(told, self.device)
         cuda = [self.device] if self.device.type == "cuda" else []
         self.inside = part
         with contextlib.ExitStack() as aside:
@@ -432,8 +354,8 @@ class _Forward:
         blank = {id(p): p for p in [*own, *(p for module in ran for p in module.parameters())]}
         told = sharding([wrapper]) == ZERO3 and bool(ran)
         begun = functools.partial(from_nothing, blank.values(), dropped=False) if told else lambda: None
-        tensors = [tensor for tensor in _tensors(output) if tensor.requires_grad]
-        chosen = {id(tensor) for tensor in tensors or [*_tensors(output)][:1]}
+        there = [*tensors(output)]
+        chosen = {id(tensor) for tensor in [t for t in there if t.requires_grad] or there[:1]}
         made: dict[int, Any] = {}
 
         def tie(tensor: Any) -> Any:
@@ -443,94 +365,4 @@ class _Forward:
                 made[id(tensor)] = add_nothing(tensor, [*self.found, *own], begun)
             return made[id(tensor)]
 
-        return _mapped(output, tie)
-
-
-# --- calls as bytes -------------------------------------------------------------------------------------
-
-
-def _written(value: Any) -> Any:
-    """``value`` for JSON: of tensors of integers the numbers, of others the shape.
-
-    Raises:
-        TypeError: there is something else in it.
-    """
-    import torch
-
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return {"tuple" if isinstance(value, tuple) else "list": [_written(item) for item in value]}
-    if type(value) is dict:
-        return {"dict": [[_written(name), _written(item)] for name, item in value.items()]}
-    if isinstance(value, torch.device):
-        return {"device": None}
-    if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
-    if isinstance(value, torch.Tensor):
-        numbers = None
-        if not value.is_floating_point():
-            numbers = base64.b64encode(value.detach().cpu().contiguous().numpy().tobytes()).decode()
-        return {"tensor": [[*value.shape], _written(value.dtype), value.requires_grad, numbers]}
-    raise TypeError(type(value).__name__)
-
-
-def _read(said: Any, device: Any) -> Any:
-    """What was written, with ones in the tensors of which the shape was told."""
-    import torch
-
-    if not isinstance(said, dict):
-        return said
-    ((kind, value),) = said.items()
-    if kind in ("list", "tuple"):
-        items = [_read(item, device) for item in value]
-        return tuple(items) if kind == "tuple" else items
-    if kind == "dict":
-        return {_read(name, device): _read(item, device) for name, item in value}
-    if kind == "device":
-        return device
-    if kind == "dtype":
-        return getattr(torch, value)
-    shape, dtype, requires_grad, numbers = value
-    dtype = _read(dtype, device)
-    if numbers is None:
-        return torch.ones(shape, dtype=dtype, device=device, requires_grad=requires_grad)
-    read = bytearray(base64.b64decode(numbers))
-    found = torch.frombuffer(read, dtype=dtype) if read else torch.empty(0, dtype=dtype)
-    return found.reshape(shape).to(device)
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    """The floating-point tensors in ``value``, wherever they stand in it."""
-    found: list[Any] = []
-
-    def note(tensor: Any) -> Any:
-        found.append(tensor)
-        return tensor
-
-    _mapped(value, note)
-    return iter(found)
-
-
-def _mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """``value`` with each floating-point tensor in it replaced, in place where it can be."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return function(value) if value.is_floating_point() else value
-    if isinstance(value, dict):  # transformers' ModelOutput is one
-        for name, item in [*value.items()]:
-            if (new := _mapped(item, function)) is not item:
-                value[name] = new
-    elif isinstance(value, list):
-        value[:] = [_mapped(item, function) for item in value]
-    elif isinstance(value, tuple):
-        items = [_mapped(item, function) for item in value]
-        if any(new is not item for new, item in zip(items, value, strict=True)):
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            item = getattr(value, field.name)
-            if (new := _mapped(item, function)) is not item:
-                object.__setattr__(value, field.name, new)
-    return value
+        return mapped(output, tie)
