@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.lab import envs, launch
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
-from vlmpatch.tools.explain.explain import Answer, answer
+from vlmpatch.tools.explain.answers import Answer, answer
 from vlmpatch.tools.view.language import Words
 from vlmpatch_lab.ports import free_port
 

@@ -20,7 +20,7 @@ from vlmpatch.catalog.read import read
 from vlmpatch.engine import engine
 from vlmpatch.tools import cli, run
 from vlmpatch.tools.doctor import examination, views
-from vlmpatch.tools.explain import explain
+from vlmpatch.tools.explain import answer_page, answers
 from vlmpatch.tools.view import language
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -129,8 +129,8 @@ def test_explain_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_log(data: bytes) -> None:
     ours = read(default_path())
-    given = explain.answer(io.BytesIO(data), ours, language.Words("en"), None)
-    assert explain.page(given, language.Words("zh")).text()
+    given = answers.answer(io.BytesIO(data), ours, language.Words("en"), None)
+    assert answer_page.page(given, language.Words("zh")).text()
 
 
 def test_run_reaches_every_python_below_and_leaves_nothing(tmp_path: Path) -> None:

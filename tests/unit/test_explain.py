@@ -16,7 +16,7 @@ from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Entry
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli
-from vlmpatch.tools.explain import explain, failures
+from vlmpatch.tools.explain import answer_page, answers, failures
 from vlmpatch.tools.explain.diagnose import Diagnosis, diagnose, printable
 from vlmpatch.tools.explain.logs import PIECE, Reader, occurring
 from vlmpatch.tools.view.language import Words
@@ -388,8 +388,8 @@ def test_a_line_cut_at_the_edge_of_a_terminal_goes_on_without_its_prefix() -> No
 
 def test_a_message_without_its_traceback_is_said_to_prove_little() -> None:
     def page(text: str) -> str:
-        given_ = explain.answer(io.BytesIO(text.encode()), OURS, Words("en"), None)
-        return " ".join(explain.page(given_, Words("en")).text().split())
+        given_ = answers.answer(io.BytesIO(text.encode()), OURS, Words("en"), None)
+        return " ".join(answer_page.page(given_, Words("en")).text().split())
 
     alone = "IndexError: index 0 is out of bounds for dimension 0 with size 0"
     frame = 'Traceback (most recent call last):\n  File "/x/modeling_utils.py", line 9, in _init_weights\n'
@@ -417,7 +417,7 @@ def test_a_line_that_others_print_too_is_named_and_not_claimed(
 
 def test_versions_of_the_log_decide_which_patches_apply() -> None:
     text = f"- `transformers` version: 5.1.0\n- PyTorch version (GPU?): 2.9.1+cu128 (True)\n{TRACE}{READY}"
-    given_ = explain.answer(io.BytesIO(text.encode()), OURS, Words("en"), None)
+    given_ = answers.answer(io.BytesIO(text.encode()), OURS, Words("en"), None)
     verdicts = {each.id: each.verdict for each in given_.patches}
     assert given_.diagnosis.versions == {"transformers": "5.1.0", "torch": "2.9.1+cu128"}
     assert verdicts["gradient-checkpointing-default"] == "not here"
@@ -448,8 +448,8 @@ def test_as_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     st.lists(st.sampled_from([TRACE, READY, CHILD, WATCHDOG, "\r", "\n", "\x1b[", "[rank1]:", "é\xff", '"']))
 )
 def test_any_mixture_has_an_answer(parts: list[str]) -> None:
-    assert explain.page(
-        explain.answer(io.BytesIO("".join(parts).encode()), OURS, Words("en"), None), Words("en")
+    assert answer_page.page(
+        answers.answer(io.BytesIO("".join(parts).encode()), OURS, Words("en"), None), Words("en")
     ).text()
 
 

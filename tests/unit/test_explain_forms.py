@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 from tests.unit.test_explain import OURS, READY, TRACE
 from tests.unit.test_logs import LOGS
 from vlmpatch.tools import cli
-from vlmpatch.tools.explain import explain, inputs, lines
+from vlmpatch.tools.explain import answer_page, answers, inputs, lines
 from vlmpatch.tools.view.language import Words
 
 FAILED = TRACE + READY + "\n"
 ENGLISH = Words("en")
 
 
-def told(raw: bytes) -> explain.Answer:
-    return explain.answer(io.BytesIO(raw), OURS, ENGLISH, None)
+def told(raw: bytes) -> answers.Answer:
+    return answers.answer(io.BytesIO(raw), OURS, ENGLISH, None)
 
 
 def said(raw: bytes) -> str | None:
@@ -206,7 +206,7 @@ def torch_file() -> bytes:
 def test_what_is_no_text_is_called_by_its_name(raw: bytes, words: str) -> None:
     given_ = told(raw)
     assert given_.ours is None
-    assert words in " ".join(explain.page(given_, ENGLISH).text().split())
+    assert words in " ".join(answer_page.page(given_, ENGLISH).text().split())
 
 
 def test_what_was_cut_off_while_packed_is_read_as_far_as_it_goes() -> None:
@@ -227,7 +227,7 @@ def test_a_bomb_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 @given(st.sampled_from(list(WHOLE)), st.integers(0, 4000), st.binary(max_size=20))
 def test_a_damaged_form_has_an_answer(form: str, at: int, noise: bytes) -> None:
     raw = WHOLE[form](FAILED)
-    assert explain.page(told(raw[:at] + noise + raw[at + len(noise) :]), ENGLISH).text()
+    assert answer_page.page(told(raw[:at] + noise + raw[at + len(noise) :]), ENGLISH).text()
 
 
 def run(words: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -349,7 +349,7 @@ def test_what_watch_printed_leads_to_the_failure_it_names() -> None:
     given_ = told(b"{'loss': 1.0}\n" * 9 + WATCHED.encode())
     assert given_.ours is not None
     assert (given_.ours.failure.id, given_.diagnosis.active) == ("F6", True)
-    text = " ".join(explain.page(given_, ENGLISH).text().split())
+    text = " ".join(answer_page.page(given_, ENGLISH).text().split())
     assert "gradients differ between ranks" in text
     assert "import vlmpatch" not in text
     line = b"{'loss': 1.0}\n"
@@ -362,7 +362,7 @@ def test_what_watch_found_without_a_failure_of_a_number_is_shown_whole() -> None
         "cause: what they feed adds nothing to the loss: no image in these batches, labels all masked, or a "
         "part of the model that this task does not use\n"
     )
-    text = explain.page(told(b"{'loss': 1.0}\n" + found.encode()), ENGLISH).text()
+    text = answer_page.page(told(b"{'loss': 1.0}\n" + found.encode()), ENGLISH).text()
     assert "the watch found what may train wrongly" in text
     assert found.split()[-9:] == text.replace("(line 2)", "").split()[-9:]
     assert "No error shows in it at all" not in text
@@ -373,16 +373,16 @@ def test_who_had_the_import_is_not_told_to_add_it() -> None:
     own = "vlmpatch [explicit-reentrant-warning]: use_reentrant=True was passed and stands.\n"
     line = "step done\n"
     for log in (own + FAILED, own + line * 90_000 + FAILED):
-        text = explain.page(told(log.encode()), ENGLISH).text()
+        text = answer_page.page(told(log.encode()), ENGLISH).text()
         assert "F3 · " in text
         assert "import vlmpatch" not in text
-    assert "It said: vlmpatch [explicit-reentrant-warning]" in explain.page(
+    assert "It said: vlmpatch [explicit-reentrant-warning]" in answer_page.page(
         told((own + FAILED).encode()), ENGLISH
     ).text().replace("\n          ", " ")
 
 
 def test_what_vlmpatch_said_is_shown_where_nothing_failed() -> None:
-    text = explain.page(told(b"vlmpatch watch: 9 steps, 4 trainable parameters, all reached\n"), ENGLISH)
+    text = answer_page.page(told(b"vlmpatch watch: 9 steps, 4 trainable parameters, all reached\n"), ENGLISH)
     assert "It said: vlmpatch watch: 9 steps" in text.text()
 
 

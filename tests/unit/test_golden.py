@@ -19,7 +19,7 @@ from vlmpatch.catalog.model import Catalog
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli, retire
 from vlmpatch.tools.doctor import examination, verified, views
-from vlmpatch.tools.explain import explain, failures, pages
+from vlmpatch.tools.explain import answer_page, answers, failures, pages
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page, columns
 
@@ -63,7 +63,7 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
 
 def shown(known: Catalog, say: Words) -> dict[str, Callable[[], Page | str]]:
     def answered(text: str) -> Callable[[], Page]:
-        return lambda: explain.page(explain.answer(io.BytesIO(text.encode()), known, say, None), say)
+        return lambda: answer_page.page(answers.answer(io.BytesIO(text.encode()), known, say, None), say)
 
     def examined(launch: str = "", model: str = "") -> examination.Findings:
         return examination.examine(known, examination.Asked(model, command=launch), say)

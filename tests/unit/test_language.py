@@ -12,7 +12,7 @@ from vlmpatch.catalog.model import State
 from vlmpatch.catalog.read import SEVERITIES
 from vlmpatch.engine.locked import KINDS
 from vlmpatch.tools import lock
-from vlmpatch.tools.explain import explain
+from vlmpatch.tools.explain import answer_page
 from vlmpatch.tools.lint import unread
 from vlmpatch.tools.view import language as words
 
@@ -21,7 +21,8 @@ TOOLS = Path(words.__file__).parents[1]
 
 def sentences() -> set[str]:
     """Every literal that a view says, and those that are said by name."""
-    found = {"error", "warning", "note", "applies", "perhaps", "not here", explain._NO_TRACE, explain._STILL}
+    found = {"error", "warning", "note", "applies", "perhaps", "not here"}
+    found.update((answer_page._NO_TRACE, answer_page._STILL))
     found.update(unread.SENTENCES, SEVERITIES, (state.value for state in State))
     found.update(lock._HEADINGS.values())
     for path in TOOLS.rglob("*.py"):

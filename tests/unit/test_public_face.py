@@ -30,7 +30,7 @@ from vlmpatch.lockfile.difference import Difference
 from vlmpatch.support import log
 from vlmpatch.tools import cli, codes, listing, lock, retire
 from vlmpatch.tools.doctor import examination, views
-from vlmpatch.tools.explain import explain
+from vlmpatch.tools.explain import answer_page, answers
 from vlmpatch.tools.view import ci
 from vlmpatch.tools.view.language import Words
 
@@ -100,11 +100,11 @@ def schemas(known: Catalog, folder: Path) -> Iterator[str]:
         "[rank1]: RuntimeError: Expected to mark a variable ready only once; lora_B.weight\n"
     )
     with (folder / "log").open("rb") as stream:
-        answer = explain.answer(stream, ours, SAY, None)
+        answer = answers.answer(stream, ours, SAY, None)
     here, _ = lock.here(known)
     asked = examination.Asked(command="torchrun train.py")
     shown: dict[str, object] = {
-        "explain --json": explain.data(answer, SAY),
+        "explain --json": answer_page.data(answer, SAY),
         "doctor --json": views.data(examination.examine(known, asked, SAY)),
         "list --json": listing.data(ours),
         "lock --diff --json": lock.data(lock.Change(here, here, (Difference("added", "x", "", "y"),))),

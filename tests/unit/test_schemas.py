@@ -23,7 +23,7 @@ from vlmpatch.lockfile.difference import KINDS, Difference
 from vlmpatch.lockfile.lock import Lock
 from vlmpatch.tools import cases, cli, codes, listing, lock, retire, schemas
 from vlmpatch.tools.doctor import examination, views
-from vlmpatch.tools.explain import explain, failures, pages
+from vlmpatch.tools.explain import answer_page, answers, failures, pages
 from vlmpatch.tools.verify import elsewhere, table
 from vlmpatch.tools.verify.ending import Ending, Verdict
 from vlmpatch.tools.verify.table import Outcome
@@ -144,8 +144,8 @@ def test_explain_of_a_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None
 def test_explain_of_any_bytes(data: bytes) -> None:
     import io
 
-    given = explain.answer(io.BytesIO(data), KNOWN, Words("en"), None)
-    check("explain", explain.data(given, Words("zh")))
+    given = answers.answer(io.BytesIO(data), KNOWN, Words("en"), None)
+    check("explain", answer_page.data(given, Words("zh")))
 
 
 @pytest.mark.parametrize("language", LANGUAGES)

@@ -20,7 +20,7 @@ from tests.unit.test_explain import READY
 from tests.unit.test_explain_forms import WHOLE
 from tests.unit.test_explain_told import MAYBE, TOLD, UNRELATED
 from tests.unit.test_logs import LOGS
-from vlmpatch.tools.explain import explain, logs
+from vlmpatch.tools.explain import answer_page, answers, logs
 from vlmpatch.tools.view.language import Words
 from website import symptoms
 
@@ -70,7 +70,9 @@ def texts() -> list[str]:
 
 def said(text: str) -> dict[str, Any]:
     """The answer of the command."""
-    found = explain.data(explain.answer(io.BytesIO(text.encode()), CATALOG, Words("en"), None), Words("en"))
+    found = answer_page.data(
+        answers.answer(io.BytesIO(text.encode()), CATALOG, Words("en"), None), Words("en")
+    )
     return {name: found[name] for name in SAME} | {"patches": sorted(each["id"] for each in found["patches"])}
 
 
