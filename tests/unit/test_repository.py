@@ -19,6 +19,7 @@ else:
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
 FORMS = sorted((CHECKOUT / ".github" / "ISSUE_TEMPLATE").glob("[0-9]*.yml"))
+WORKFLOWS = sorted((CHECKOUT / ".github" / "workflows").glob("*.yml"))
 SETTINGS = [CHECKOUT / ".pre-commit-config.yaml", *sorted((CHECKOUT / ".github").rglob("*.yml"))]
 
 
@@ -56,9 +57,27 @@ def test_the_workflow_runs_on_every_python() -> None:
     assert {version for version in named if "matrix" not in version} <= set(pythons())
 
 
-def test_the_workflow_makes_what_there_is() -> None:
-    text = (CHECKOUT / ".github/workflows/ci.yml").read_text()
-    assert set(re.findall(r"\bmake ([\w-]+)", text)) <= targets()
+def commands(workflow: Path) -> str:
+    """All that its steps run."""
+    jobs = parsed(workflow)["jobs"].values()
+    return "\n".join(step["run"] for job in jobs for step in job["steps"] if "run" in step)
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_what_there_is(workflow: Path) -> None:
+    run = commands(workflow)
+    assert set(re.findall(r"\bmake (?:\.venv/)?([\w-]+)", run)) <= {*targets(), "ready"}
+    sessions = re.findall(r"^def (\w+)\(session", (CHECKOUT / "noxfile.py").read_text(), re.MULTILINE)
+    assert {name.partition("-")[0] for name in re.findall(r"--session ([\w-]+)", run)} <= {*sessions}
+
+
+def test_a_tag_is_published_once_the_checklist_is_closed() -> None:
+    workflow = CHECKOUT / ".github" / "workflows" / "release.yml"
+    jobs = parsed(workflow)["jobs"]
+    steps = [step.get("run", "") for step in jobs["build"]["steps"]]
+    assert ".venv/bin/python -m tests.release" in steps
+    assert jobs["publish"]["needs"] == "build"
+    assert "secrets." not in workflow.read_text()
 
 
 def test_the_readme_names_the_first_and_the_last_python() -> None:
