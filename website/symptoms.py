@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from tests.generate.failures import CATALOG, KNOWN
-from vlmpatch.tools.explain import diagnose, failures, lines, logs, vocabulary
+from vlmpatch.tools.explain import diagnose, failures, lines, logs, messages, vocabulary
 from vlmpatch.tools.explain import symptoms as language
 from vlmpatch.tools.explain.failures import Failure, Symptom
 from vlmpatch.tools.explain.symptoms import Pattern
@@ -27,7 +27,8 @@ _READ = (
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
-    (logs, ("ENDS", "LINES", "SOURCES", "WIDE", "LOOSE")),
+    (logs, ("ENDS",)),
+    (messages, ("LINES", "SOURCES", "WIDE", "LOOSE")),
     (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES", "APART", "TITLE", "NAMES")),
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("LINE", "NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
@@ -45,14 +46,14 @@ def known() -> dict[str, Any]:
     return {
         "failures": [_failure(each) for each in KNOWN.known.values()],
         "expressions": _expressions(),
-        "prefixes": [[javascript(shape), names] for shape, names in logs._PREFIXES],
+        "prefixes": [[javascript(shape), names] for shape, names in messages._PREFIXES],
         "folded": {chr(sign): new or "" for sign, new in language._FOLDED.items()},
         "limits": {name: getattr(module, name) for module, names in _LIMITS for name in names},
         "words": [word.decode() for word in logs.WORDS],
         "ownWords": [word.decode() for word in logs.OWN_WORDS],
-        "ownLines": logs.OWN_LINES,
+        "ownLines": messages.OWN_LINES,
         "ownTraces": diagnose._OWN_TRACES,
-        "chained": logs._CHAINED,
+        "chained": messages._CHAINED,
         "engines": {name: each._asdict() for name, each in vocabulary.read().engines.items()},
     }
 
@@ -60,7 +61,7 @@ def known() -> dict[str, Any]:
 def _expressions() -> dict[str, str]:
     found = {}
     for name in _READ:
-        module = next(each for each in (lines, logs, diagnose, language) if hasattr(each, name))
+        module = next(each for each in (lines, messages, diagnose, language) if hasattr(each, name))
         found[name[1:]] = javascript(getattr(module, name))
     return found | {"SYMPTOM_FRAME": javascript(failures._FRAME)}
 

@@ -12,7 +12,8 @@ from typing import BinaryIO, NamedTuple
 
 from vlmpatch.tools.explain import vocabulary
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
-from vlmpatch.tools.explain.logs import ENDS, OWN_LINES, OWN_WORDS, Message, Reader, occurring, standing
+from vlmpatch.tools.explain.logs import ENDS, OWN_WORDS, Reader, occurring, standing
+from vlmpatch.tools.explain.messages import OWN_LINES, Message
 from vlmpatch.tools.explain.symptoms import Pattern, squeeze
 
 KEPT = 32  # of each kind of finding; the first ones are what counts

@@ -1,29 +1,21 @@
 """A training log of any size -> the messages in it, in order, in bounded memory.
 
 The file is read in pieces. A piece in which none of a few words occurs (``Error``, ``Watchdog``, …) is passed
-over at the speed of ``bytes.find``; around a word that does occur, lines are cleaned of colours, time
-stamps and the prefixes of launchers, sorted by the rank that printed them, and put together to messages:
-a traceback with what it ends in, or a few lines that belong together.
+over at the speed of ``bytes.find``; around a word that does occur, lines are put together to messages.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from vlmpatch.tools.explain.lines import LINE, broken_at, lines
+from vlmpatch.tools.explain.messages import Message, Messages, clean
 
 PIECE = 1 << 20
 AROUND = 12 << 10  # bytes looked at before and after a word
 ENDS = 192 << 10  # the first and the last bytes of a log are looked at in any case
-LINES = 400  # what is kept of one message: its first and its last lines
-SOURCES = 4096  # ranks that are told apart
-HELD = 16 << 20  # characters of messages that have not ended, all ranks together
-WIDE = 72  # characters of a line that may go on in the next
-LOOSE = 24  # lines without a traceback that are looked at together
 BUSY = 48 << 10  # bytes of one piece that are looked at closely, once GENEROUS have been
 GENEROUS = 32 << 20
 OFTEN = 24  # lines that differ in digits only are looked at this often
@@ -32,207 +24,10 @@ EARLY = 32 << 20  # bytes in which a launch says what it is, and vlmpatch's own 
 
 # One of these is near whatever ends a run, and far from what training prints step by step.
 WORDS = (b"Error", b"Traceback", b"Watchdog")
-_PROGRESS = b"'loss'"
-_DIGITS = b"0123456789"
-
-_COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|.)")
-_TIME = r"\d{4}[-/]\d\d[-/]\d\d[T ,]+\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-# (pattern, whether its first group names who printed the line)
-_PREFIXES = tuple(
-    (re.compile(shape), names)
-    for shape, names in (
-        (r"\[(rank ?\d{1,6})\]:? ?", True),
-        (r"\[(?:default|trainer|worker|train|node)_?(\d{1,6})\]:? ?", True),
-        (r"\[(\d{1,6},\d{1,6})\]<std(?:err|out)>: ?", True),
-        (r"\([^()\n]{0,80}?(pid=\d{1,9}(?:, ip=[\w.:]{1,60})?)\)(?: \[repeated [^\]\n]{1,80}\])? ?", True),
-        (rf"{_TIME} (?:stdout|stderr) [FP] ", False),
-        (rf"\[?{_TIME}\]? ?[:|-]? ?", False),
-        (r"\[(pod/[\w./-]{1,200})\] ?", True),
-        (r"([\w-]{1,80}(?:\.[\w-]{1,80})?) {1,20}\| ", True),
-        (r"(?:[A-Z][a-z]{2}) [ \d]\d \d\d:\d\d:\d\d ([\w.-]{1,80}) [\w./-]{1,80}(?:\[\d{1,9}\])?: ", True),
-        (r" {0,4}(\d{1,5}): ", True),
-        (r"((?!\w*(?:Error|Exception))[A-Za-z][\w.-]{0,60}\d): ", True),
-        (r"\[[EWIF]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]{0,12} )?[\w.]{1,80}:\d{1,6}\] ", False),
-        (r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,4}(?:\d{1,9} )?[\w./-]{1,200}:\d{1,6}\] ", False),
-        (r"\[\d{1,9}\](?=\s|\[|$) ?", False),
-        (r"E {3,12}(?=\S)", False),  # pytest's
-        (r"> ?", False),
-        (r"#{1,6} (?=[A-Z])", False),  # a title's
-    )
-)
-_BOXED = '{"log":"'
-_EXCEPTION = re.compile(
-    r"\s*(?:(?:\([\w ]{1,20}\)|\[[A-Z]{2,20}\]|(?:E|ERROR|Error)\b:?) ?)?"
-    r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired))(?:\([\w.]{1,80}\))?"
-    r"(?:\s*[:：]|\s*$)"
-)
-_BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
-_FRAME = re.compile(r'\s*(?:[│|] )?File ["“”].{1,400}["“”], line \d')
-_TRACEBACK = "Traceback (most recent call last)"
 # What vlmpatch itself prints: soon after the start, where nothing else may draw attention to it.
 OWN_WORDS = (b"vlmpatch [", b"vlmpatch watch: ", b"vlmpatch INFO", b"vlmpatch DEBUG")
-OWN_LINES = ("vlmpatch [", "vlmpatch watch: ", "vlmpatch WARNING: ")
-_CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-
-
-class Message(NamedTuple):
-    """What one rank printed together.
-
-    ``at`` is the number of its decisive line; ``error`` the name of the exception it ends in, or nothing;
-    ``line`` the decisive line itself, cleaned; ``steps`` how many losses were reported before it; ``cut``
-    whether it is a traceback whose exception never came.
-    """
-
-    at: int
-    source: str
-    error: str
-    line: str
-    text: str
-    steps: int
-    cut: bool = False
-
-    def before_frames(self) -> Message:
-        """What a person wrote above a traceback that came without its first line."""
-        lines = self.text.split("\n")
-        words = list(itertools.takewhile(lambda line: not _FRAME.match(line), lines))
-        return self._replace(text="\n".join(words), line=words[0] if words else "")
-
-
-class Line(NamedTuple):
-    """A line without its prefixes."""
-
-    at: int
-    source: str
-    text: str
-    fresh: bool  # it began with something that a line begins with: it is not the rest of another
-    wide: bool = False  # as long as a line that a terminal has wrapped
-
-
-def clean(raw: bytes, at: int) -> Line:
-    """``raw`` without colours and prefixes, and who printed it as far as the prefixes say."""
-    text = raw[:LINE].decode("utf-8", errors="replace")
-    if "\x1b" in text:
-        text = _COLOUR.sub("", text)
-    source: list[str] = []
-    fresh, wide = False, len(text) >= WIDE
-    if text.startswith(_BOXED):  # a line of Docker's json-file, as nodes of Kubernetes keep it
-        text = text[len(_BOXED) :].partition('\\n","')[0].partition('","stream":')[0].replace('\\"', '"')
-    for _ in range(6):
-        for shape, names in _PREFIXES:
-            match = shape.match(text)
-            if match and match.end():
-                if names:
-                    source.append(match[1])
-                text, fresh = text[match.end() :], True
-                break
-        else:
-            break
-    return Line(at, " ".join(source), text, fresh, wide)
-
-
-class _Source:
-    """The message that one rank is in the middle of."""
-
-    def __init__(self) -> None:
-        self.lines: list[Line] = []
-        self.decisive: Line | None = None
-        self.error = ""
-        self.traced = False  # in a traceback whose exception has not come yet
-        self.steps = 0
-
-    def add(self, line: Line) -> None:
-        self.lines.append(line)
-        if len(self.lines) > LINES:
-            del self.lines[LINES // 2]
-
-    def take(self) -> Message | None:
-        """The message so far; this then begins anew."""
-        lines, decisive, error, steps = self.lines, self.decisive, self.error, self.steps
-        frames = [line for line in lines if _FRAME.match(line.text)] if decisive is None else []
-        cut = bool(frames) and (self.traced or frames[-1] in lines[-3:])
-        self.__init__()  # type: ignore[misc]
-        if not lines:
-            return None
-        decisive = decisive or (frames[-1] if cut else lines[0])
-        text = "\n".join(line.text for line in lines)
-        return Message(decisive.at, decisive.source, error, decisive.text, text, steps, cut)
-
-
-class Messages:
-    """Lines in, messages out.
-
-    Args:
-        tell: called with each message.
-    """
-
-    def __init__(self, tell: Callable[[Message], None]) -> None:
-        self._tell = tell
-        self._sources: dict[str, _Source] = {}
-        self._last = ""
-        self._held = 0
-        self.steps = 0
-
-    def add(self, line: Line) -> None:
-        """Take the next line of the log."""
-        self._held += len(line.text)
-        if len(self._sources) >= SOURCES or self._held > HELD:
-            self.close()
-        name = line.source
-        if not name and self._last and self._continues(line):
-            name = self._last  # a wrapped line has lost its prefix
-        self._last = name
-        source = self._sources.get(name)
-        if source is None:
-            source = self._sources[name] = _Source()
-        self._place(source, line)
-
-    def _continues(self, line: Line) -> bool:
-        last = self._sources.get(self._last)
-        starts = _TRACEBACK in line.text or _EXCEPTION.match(line.text)
-        going = last is not None and (last.decisive is not None or bool(last.lines and last.lines[-1].wide))
-        return going and not line.fresh and bool(line.text.strip()) and not starts
-
-    def _place(self, source: _Source, line: Line) -> None:
-        text = line.text
-        if not source.lines:
-            source.steps = self.steps
-        if _TRACEBACK in text or text.startswith(_CHAINED):
-            self._finish(source)
-            source.traced = _TRACEBACK in text
-            source.add(line)
-        elif text.startswith(OWN_LINES) or "python -m vlmpatch explain" in text:
-            self._finish(source)
-            source.add(line)
-            self._finish(source)
-        elif match := self._exception(source, text):
-            if source.decisive is not None:
-                self._finish(source)
-            source.add(line)
-            source.decisive, source.error, source.traced = line, match[1].rpartition(".")[2], False
-            source.steps = self.steps
-        else:
-            source.add(line)
-            if not source.traced and len(source.lines) >= LOOSE + (40 if source.decisive else 0):
-                self._finish(source)
-
-    @staticmethod
-    def _exception(source: _Source, text: str) -> re.Match[str] | None:
-        if source.traced and text[:1].isalpha():
-            return _BARE_EXCEPTION.match(text) or _EXCEPTION.match(text)
-        if "rror" in text or "xception" in text or "Inter" in text or "Ex" in text:
-            return _EXCEPTION.match(text)
-        return None
-
-    def _finish(self, source: _Source) -> None:
-        if message := source.take():
-            self._tell(message)
-
-    def close(self) -> None:
-        """What follows does not belong to what came before."""
-        for source in self._sources.values():
-            self._finish(source)
-        self._sources.clear()
-        self._last, self._held = "", 0
+_PROGRESS = b"'loss'"
+_DIGITS = b"0123456789"
 
 
 class Reader:
