@@ -312,12 +312,57 @@ def test_texts(text: str, id_: str | None) -> None:
             "RuntimeError: Some tensors share memory, this will lead to duplicate memory on disk",
             "shared-tensors",
         ),
+        ("transformers\nAttributeError: 'InternForCausalLM' object has no attribute 'generate'", "versions"),
+        ("ImportError: cannot import name 'Qwen9VLImageProcessor' from 'transformers'", "versions"),
+        (TRAINER + "TypeError: forward() got an unexpected keyword argument 'cache_position'", "versions"),
+        (
+            "AttributeError: 'Qwen2ForCausalLM' object has no attribute 'save_checkpoint'",
+            "launcher",
+        ),
+        (
+            "size mismatch for lm_head.weight: copying a param with shape torch.Size([49954, 4096]) from "
+            "checkpoint, the shape in current model is torch.Size([32000, 4096]).",
+            "mismatched-weights",
+        ),
+        (
+            "FileNotFoundError: [Errno 2] No such file or directory: '/out/tmp-checkpoint-9' -> "
+            "'/out/checkpoint-9'",
+            "staging",
+        ),
+        ("ValueError: You can't train a model that has been loaded in 8-bit precision", "quantized"),
+        ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "broken-file"),
+        ("OSError: x is not a local folder and is not a valid model identifier listed on", "hub"),
+        ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
+        ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
+        (
+            ONE_ROW.replace("413", "412").replace("int32", "float32", 1).replace("int32", "bfloat16"),
+            "recompute-dtype",
+        ),
+        (
+            "We fine-tune the vision encoder, but its forward is decorated with @torch.no_grad().",
+            "no-grad",
+        ),
     ],
 )
 def test_causes_of_others_are_named_and_promise_no_import(text: str, id_: str) -> None:
     hit = of(text).hit
     assert hit is not None
     assert (hit.failure.id, hit.failure.foreign) == (id_, True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AttributeError: 'NoneType' object has no attribute 'shape'",
+        "transformers\nAttributeError: 'NoneType' object has no attribute 'shape'",
+        "AttributeError: 'DetectionModel' object has no attribute 'fuse'",
+        "TypeError: plot() got an unexpected keyword argument 'colour'",
+        ONE_ROW.replace("413", "412"),
+        "the evaluation runs under torch.no_grad()",
+    ],
+)
+def test_what_many_programs_print_is_left_alone(text: str) -> None:
+    assert of(text).hit is None
 
 
 def test_a_message_that_many_programs_print_is_named_only() -> None:

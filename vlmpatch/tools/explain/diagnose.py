@@ -14,7 +14,7 @@ from vlmpatch.tools.explain import vocabulary
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
 from vlmpatch.tools.explain.logs import ENDS, OWN_WORDS, Reader, occurring, standing
 from vlmpatch.tools.explain.messages import OWN_LINES, Message
-from vlmpatch.tools.explain.symptoms import Pattern, squeeze
+from vlmpatch.tools.explain.symptoms import CUT, Pattern, squeeze
 
 KEPT = 32  # of each kind of finding; the first ones are what counts
 TEXT = 8000  # characters of a message that are kept
@@ -228,6 +228,9 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
         for hit in hits
         if hit.symptom.kind in ("hint", "told") or not (hit.failure.foreign and caught(hit.message))
     ]
+    # A line that was cut before it decides is not another's where it may be ours.
+    undecided = {id(hit.message) for hit in hits if hit.symptom.kind == "perhaps" and CUT in hit.message.text}
+    hits = [hit for hit in hits if not (hit.failure.foreign and id(hit.message) in undecided)]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
