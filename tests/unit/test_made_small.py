@@ -10,6 +10,7 @@ from tests.lab.made_small import singles, unmade
 from tests.lab.made_small.configurations import _is_derived, _within, shrunk
 from tests.lab.made_small.making import _amended, is_known
 from tests.lab.made_small.narrowed import narrowed
+from tests.lab.made_small.trying import _builds
 
 
 class Config:
@@ -23,6 +24,20 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         return dict(vars(self))
+
+
+class Part:
+    pass
+
+
+class Neck:
+    def __init__(self) -> None:
+        self.parts = [Part(), None]
+
+
+class Whole:
+    def __init__(self) -> None:
+        self.neck = Neck()
 
 
 class Hybrid(Config):
@@ -109,3 +124,9 @@ def test_what_a_configuration_lacks_is_taken_from_another() -> None:
     with pytest.raises(AttributeError) as unheard:
         _ = Part().unheard_of  # type: ignore[attr-defined]
     assert not is_known(unheard.value, Whole, missing)
+
+
+def test_what_is_made_by_a_part_is_a_part_of_the_whole() -> None:
+    assert _builds(Neck, Part)
+    assert _builds(Whole, Part)
+    assert not _builds(Part, Whole)

@@ -62,6 +62,7 @@ def feeds(model: Any) -> Iterator[Inputs]:
         books = number(config, "num_codebooks", 4)
         yield from ({"input_ids": ids[..., None].expand(ROWS, LENGTH, each)} for each in (books, books + 1))
         if "decoder_input_ids" in text:
+            yield {**text, "decoder_input_ids": ids}  # of which some read the places of the text
             yield {**text, "decoder_input_ids": ids[:1, :7].expand(ROWS * 4, 7)}
             channels = getattr(getattr(config, "decoder_config", config), "num_channels", 4)
             yield {**text, "decoder_input_ids": ids[:, :7, None].expand(ROWS, 7, channels)}

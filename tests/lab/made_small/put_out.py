@@ -34,7 +34,7 @@ def _put_out(outputs: Any) -> Iterator[Any]:
     named = outputs.items() if hasattr(outputs, "items") else enumerate(_flat(outputs))
     for name, part in named:
         for tensor in () if name in CACHES else _flat(part):
-            if torch.is_floating_point(tensor) and tensor.requires_grad:
+            if torch.is_floating_point(tensor) and tensor.requires_grad and tensor.numel():
                 found = True
                 yield tensor
     for part in () if found else outputs.values() if hasattr(outputs, "values") else ():

@@ -61,6 +61,7 @@ DOTS3 = {
         "adapter_out_dim": 64,
     },
 }
+ATOMS = {"hidden_size": 64, "num_attention_heads": 2, "head_dim": 32, "intermediate_size": 32}
 EXPERTS = {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 32}
 CODEC = {"num_filters": 4, "downsampling_ratios": [2, 2], "depths": [1, 1, 1]}
 WAVES = {"patch_sizes": [4, 4], "hidden_sizes": [16, 32], "depths": [1, 1], "num_hidden_layers": 2}
@@ -74,7 +75,12 @@ SPARSE = {
 }
 SEGMENTS = {
     "vision_config": {"output_channels": 64, "num_pos_feats": 32},
-    "prompt_encoder_config": {"hidden_size": 64, "image_size": 56, "image_embedding_size": 4},
+    "prompt_encoder_config": {
+        "hidden_size": 64,
+        "image_size": 56,
+        "patch_size": 14,
+        "image_embedding_size": 4,
+    },
     "mask_decoder_config": {"hidden_size": 64, "vit_dim": 32},
 }
 VOCODER = {"upsample_initial_channel": 64, "unit_hifi_gan_vocab_size": 128}
@@ -164,6 +170,18 @@ SIZES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 8,
         "rope_parameters": {**PLAIN, "partial_rotary_factor": 4.0},
     },
+    "esmfold2": {
+        "pairwise_hidden_size": 32,
+        "single_inputs_size": 99,
+        "num_loops": 1,
+        "folding_trunk_num_hidden_layers": 2,
+        "parcae_num_coda_layers": 1,
+        "atom_encoder": {**ATOMS, "output_dim": 32},
+        "structure_head": {
+            "diffusion_module": {"hidden_size": 64, "atom_encoder": {**ATOMS, "output_dim": 64}}
+        },
+        "esmc_config": {"num_key_value_heads": 4},
+    },
     "EsmForProteinFolding": {
         "vocab_size": 33,
         "is_folding_model": True,
@@ -229,13 +247,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "muse_spark": {"audio_config": {**WAVES, "out_hidden_size": 64}},
     "MuseSparkAudioModel": WAVES,
     "nemotron_h_omni": {"vision_config": {"video_temporal_patch_size": 2}},
-    "neucodec": {"quantization_dim": 128},
+    "neucodec": {"quantization_dim": 128, "num_key_value_heads": 4},
     "owlv2": {"projection_dim": 64},
     "pi0": {"vlm_config": {"projection_dim": 64}},
     "Pix2StructTextModel": {"initializer_range": 0.02},
     "pp_ocrv6_small_rec": {"head_out_channels": 96},
     "prompt_depth_anything": {
-        "backbone_config": {"out_indices": [1, 2]},
+        "backbone_config": {"out_indices": [1, 2], "reshape_hidden_states": False},
         "neck_hidden_sizes": [16, 32],
         "reassemble_factors": [2, 1],
     },
@@ -244,7 +262,10 @@ SIZES: dict[str, dict[str, Any]] = {
     "Qwen2_5OmniToken2WavModel": {"bigvgan_config": {"upsample_initial_channel": 96}},
     "Qwen3OmniMoeTalkerForConditionalGeneration": {
         "spatial_merge_size": 2,
-        "text_config": {"shared_expert_intermediate_size": 32},
+        "text_config": {
+            "shared_expert_intermediate_size": 32,
+            "rope_scaling": {**PLAIN, "mrope_section": [3, 3, 2], "mrope_interleaved": True},
+        },
     },
     "Qwen4ExpForCausalLM": SPARSE,
     "Qwen4ExpForConditionalGeneration": {"text_config": SPARSE},
@@ -278,15 +299,21 @@ SIZES: dict[str, dict[str, Any]] = {
         "intermediate_hidden_state_indices": [0, 1],
     },
     "Siglip2Model": {"text_config": {"projection_size": 32}},
+    "slanet": {
+        "max_text_length": 8,
+        "backbone_config": {
+            "out_features": [f"stage{stage}" for stage in (2, 3, 4, 5)],
+            "out_indices": [2, 3, 4, 5],
+        },
+    },
     "SpeechEncoderDecoderModel": {"decoder": CROSSED},
     "swin2sr": {"image_size": 16, "window_size": 4, "depths": [2, 2], "num_heads": [4, 4]},
     "SwinForMaskedImageModeling": WINDOWS,
     "Swinv2ForMaskedImageModeling": WINDOWS,
-    "T5ForSequenceClassification": {"decoder_start_token_id": 0},
     "t5gemma2": {"dropout_rate": 0.0, "text_config": {"dropout_rate": 0.0}},
     "T5GemmaEncoderModel": {"is_encoder_decoder": False},
     "tipsv2_dpt": {
-        "backbone_config": {"out_indices": [1, 2]},
+        "backbone_config": {"out_indices": [1, 2], "reshape_hidden_states": False},
         "neck_hidden_sizes": [16, 32],
         "reassemble_factors": [2, 1],
     },
@@ -315,10 +342,15 @@ SIZES: dict[str, dict[str, Any]] = {
         "noise_scale_duration": 0.0,
     },
     "wavlm": {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2},
+    "xcodec2": {"quantization_dim": 128, "num_key_value_heads": 4},
     "zoedepth": {
         "neck_hidden_sizes": [16, 32],
         "reassemble_factors": [2, 1],
-        "backbone_config": {"out_features": ["stage1", "stage2"], "out_indices": [1, 2]},
+        "backbone_config": {
+            "out_features": ["stage1", "stage2"],
+            "out_indices": [1, 2],
+            "reshape_hidden_states": False,
+        },
     },
 }
 
@@ -404,6 +436,23 @@ def patches(config: Any) -> Any:
     places = torch.tensor([[row, column] for row in (1, 2) for column in (1, 2)])
     pixels = torch.randn(ROWS, len(places), config.patch_embed_hidden_size)
     return torch.cat([places.expand(ROWS, -1, -1).float(), pixels], dim=-1)
+
+
+def atoms(_: Any) -> Any:
+    """Two atoms for each token."""
+    import torch
+    from transformers.models.esmfold2.modeling_esmfold2 import EsmFold2AtomInputs
+
+    tokens = torch.arange(LENGTH).repeat_interleave(2)[None]
+    return EsmFold2AtomInputs(
+        ref_pos=torch.randn(*tokens.shape, 3),
+        ref_charge=torch.zeros(tokens.shape),
+        atom_attention_mask=torch.ones_like(tokens).bool(),
+        ref_element=torch.full_like(tokens, 6),
+        ref_atom_name_chars=torch.ones(*tokens.shape, 4, dtype=torch.long),
+        ref_space_uid=tokens,
+        atom_to_token=tokens,
+    )
 
 
 def packed(config: Any) -> Any:
@@ -531,8 +580,20 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "input_ids": lambda config: ids(2, 7, config.num_channels)(config),
         "encoder_hidden_states": lambda config: some(2, 5, config.cross_hidden_size)(config),
     },
+    "Dots3NoteAudioModel": {
+        "input_features": lambda config: some(ROWS, config.feature_size, 32)(config),
+        "chunk_sample_lengths": lambda config: just(*[32 * config.hop_length] * ROWS)(config),
+    },
     "EfficientLoFTRForKeypointMatching": {"pixel_values": some(2, 2, 3, 64, 64)},
     "EfficientLoFTRModel": {"pixel_values": some(2, 2, 3, 64, 64)},
+    "EsmFold2Model": {
+        **dict.fromkeys(("token_index", "residue_index"), just([*range(LENGTH)])),
+        **dict.fromkeys(("asym_id", "sym_id", "entity_id", "mol_type"), just([0] * LENGTH)),
+        "res_type": just([*range(LENGTH)]),
+        "token_bonds": some(1, LENGTH, LENGTH, 1),
+        "attention_mask": ones(1, LENGTH),
+        "atom_inputs": atoms,
+    },
     "EsmForProteinFolding": {
         "input_ids": lambda config: ids(1, 9)(config) % 20,
         "attention_mask": ones(1, 9),
@@ -603,10 +664,24 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "MiniCPMOcrVisionModel": PACKED,
     "MiniCPMV4_6VisionModel": PACKED,
     "MiniCPMV4_7VisionModel": PACKED,
+    "Molmo2Adapter": {
+        "image_features": lambda config: some(1, 16, config.hidden_size * len(config.vision_feature_layer))(
+            config
+        ),
+        "pooled_patches_idx": just(*[[4 * token, 4 * token + 1, 4 * token + 2, -1] for token in range(4)]),
+    },
+    "Molmo2VisionModel": {
+        "pixel_values": lambda config: some(
+            1, config.num_position_embeddings, config.num_channels * config.patch_size**2
+        )(config)
+    },
     "MoshiDepthDecoder": {"input_ids": ids(ROWS, 4), "last_hidden_state": sized(ROWS, 1, "input_size")},
     "MuseGlimmerAssistantModel": {
         "noise_embeds": some(ROWS, 4, 64),
         "context_hidden_states": some(ROWS, LENGTH, 320),
+    },
+    "Nemotron3_5TranscribeAudioModel": {
+        "input_features": lambda config: some(ROWS, 32, config.asr_config.num_mel_bins)(config)
     },
     "NeuCodecModel": {"input_values": some(ROWS, 1, 3200), "input_features": some(ROWS, 10, 160)},
     "PaddleOCRVisionModel": FLAT,
@@ -623,10 +698,22 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "PocketTTSAudioTokenizerDecoderModel": {"latents": sized(ROWS, "hidden_size", LENGTH)},
     "pp_ocrv5_mobile_rec": LINE,
     "pp_ocrv5_server_rec": LINE,
-    "pp_ocrv6_small_rec": LINE,
+    "pp_ocrv6_small_rec": {"pixel_values": some(ROWS, 3, 48, 128)},
     "Qwen2_5OmniAudioEncoder": HEARD,
     "Qwen2_5OmniTalkerForConditionalGeneration": {"inputs_embeds": some(ROWS, LENGTH, 64)},
     "Qwen2_5OmniToken2WavBigVGANModel": {"mel_spectrogram": sized(1, "mel_dim", 16)},
+    "Qwen2_5OmniToken2WavDiTModel": {
+        "hidden_states": sized(1, 16, "mel_dim"),
+        "condition_vector": sized(1, 32, "mel_dim"),
+        "speaker_embedding": sized(1, 16, "enc_emb_dim"),
+        "quantized_code": ids(1, 8),
+        "time_step": just(0.5),
+    },
+    "Qwen2_5OmniToken2WavModel": {
+        "code": ids(1, 8),
+        "conditioning": lambda config: some(1, config.dit_config.enc_emb_dim)(config),
+        "reference_mel": lambda config: some(1, 32, config.dit_config.mel_dim)(config),
+    },
     "Qwen3ASREncoder": {"input_features": some(ROWS, 16, 100), "input_features_mask": ones(ROWS, 100)},
     "Qwen3OmniMoeAudioEncoder": HEARD,
     "Qwen3OmniMoeCode2Wav": {"codes": ids(1, 16, 4)},
@@ -671,11 +758,12 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "attention_mask": ones(ROWS, LENGTH),
     },
     "T5Gemma2Decoder": {"input_ids": ids(ROWS, LENGTH), "encoder_hidden_states": some(ROWS, LENGTH, 64)},
-    "tvp": {
-        "input_ids": ids(ROWS, LENGTH),
-        "attention_mask": ones(ROWS, LENGTH),
-        "pixel_values": plain(ROWS, 2, 3, 64, 64),
+    "tvp": {  # a row: it spreads the embedding of a column over no more
+        "input_ids": ids(1, LENGTH),
+        "attention_mask": ones(1, LENGTH),
+        "pixel_values": plain(1, 2, 3, 64, 64),
     },
+    "UVDocModel": {"pixel_values": some(1, 3, 288, 288)},
     "VideoMAEForPreTraining": {"pixel_values": moving, "bool_masked_pos": hidden},
     "ViltForImagesAndTextClassification": {
         "input_ids": ids(ROWS, LENGTH),
@@ -695,6 +783,7 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "VoxtralRealtimeModel": TIMED,
     "XCLIPModel": {"input_ids": ids(ROWS, LENGTH), "pixel_values": some(ROWS, 8, 3, 56, 56)},
     "XCLIPVisionModel": {"pixel_values": sized(8, 3, "image_size", "image_size")},
+    "Xcodec2Model": {"input_values": some(ROWS, 1, 3200), "input_features": some(ROWS, 10, 160)},
     "xlstm": STATELESS,
     "XmodModel": {"input_ids": ids(ROWS, LENGTH), "lang_ids": just(*[0] * ROWS)},
 }
@@ -709,6 +798,7 @@ def folder(kind: Any) -> str:
 PARTS: dict[str, dict[str, Any]] = {  # of configurations that transformers 4 does not make without
     "musicgen": {**MUSIC, "decoder": {"model_type": "musicgen_decoder"}},
     "musicgen_melody": {**MUSIC, "decoder": {"model_type": "musicgen_melody_decoder"}},
+    "phi4_multimodal": {"vision_config": {}, "audio_config": {}},
     "speech_encoder_decoder": {"encoder": {"model_type": "wav2vec2"}, "decoder": DECODER},
     "vision_encoder_decoder": {"encoder": {"model_type": "vit"}, "decoder": DECODER},
 }

@@ -126,5 +126,11 @@ UNSAID = {  # where a class says nothing of its own
     **{name: DERIVED[name] for name in ("vocabulary_map", "downsample_rate", "deepstack_layer_map")},
     **{name: value for name, value in LATENT.items() if name.startswith("indexer_")},
 }
-UNNAMED = {"rope_theta": 1e4, "shared_expert_intermediate_size": 32}  # by the class; its checkpoints have it
+# By the class; its checkpoints have it.
+UNNAMED = {
+    "rope_theta": 1e4,
+    "shared_expert_intermediate_size": 32,
+    "max_window_layers": 2,
+    "spatial_merge_size": 2,
+}
 PERIOD = {"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "expert_layer_offset": 1}

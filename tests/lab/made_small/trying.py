@@ -67,10 +67,13 @@ def whole(kind: Any) -> Any:
     return None
 
 
-def _builds(other: Any, kind: Any) -> bool:
-    return inspect.isclass(other) and bool(
-        re.search(rf"\b{kind.__name__}(\(|\._from_config\()", inspect.getsource(other.__init__))
-    )
+def _builds(other: Any, kind: Any, above: tuple[Any, ...] = ()) -> bool:
+    """Whether ``other`` makes one of ``kind``, itself or by what it makes of the same module."""
+    if not inspect.isclass(other) or other in above or "__init__" not in vars(other):
+        return False
+    made = {*re.findall(r"\b(\w+)(?:\(|\._from_config\()", inspect.getsource(other.__init__))}
+    beside = [vars(sys.modules[kind.__module__]).get(name) for name in made]
+    return kind in beside or any(_builds(each, kind, (*above, other)) for each in beside)
 
 
 def refusal(model: Any, inputs: Inputs, own: Callable[[], Any]) -> Exception | None:
