@@ -26,7 +26,7 @@ COUNTED = {
         r"and (?P<threads>[\d,]+) threads",
         r"Of the (?P<deciding>[\d,]+) that decide (?P<right>[\d,]+) were answered rightly, "
         r"(?P<perhaps>[\d,]+) had the right\s+failure among those that it may be, "
-        r"(?P<wrong>[\d,]+) was answered wrongly",
+        r"(?P<wrong>[\d,]+) were answered wrongly",
         r"of the (?P<others>[\d,]+) about something else (?P<claimed>[\d,]+) were\s+claimed",
     ),
     "zh": (

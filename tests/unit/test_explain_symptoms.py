@@ -334,6 +334,7 @@ def test_texts(text: str, id_: str | None) -> None:
         ("OSError: x is not a local folder and is not a valid model identifier listed on", "hub"),
         ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
         ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
         (
             ONE_ROW.replace("413", "412").replace("int32", "float32", 1).replace("int32", "bfloat16"),
             "recompute-dtype",

@@ -757,3 +757,15 @@ def test_what_is_told_counts_only_where_nothing_is_printed() -> None:
     told = "Under ZeRO-3 the run hangs when a rank has text-only samples beside images"
     assert of(told).hit is not None
     assert of(told + "\nKeyError: 'image_path'").hit is None
+
+
+def test_beside_an_error_that_nothing_knows_what_a_person_tells_is_perhaps_that() -> None:
+    told = "The checkpoint is incomplete: it was saved under ZeRO-3, and not all weights are there.\n"
+    found = of(told + "vllm says:\nAssertionError: loaded_weight.shape")
+    assert found.hit is None
+    assert [failure.id for failure in found.perhaps] == ["F25"]
+    assert of(told).hit is not None
+    assert not of("vllm says:\nAssertionError: loaded_weight.shape").perhaps
+    known = of(told + "RuntimeError: CUDA error: invalid device ordinal")
+    assert known.hit is not None
+    assert known.hit.failure.id == "devices"

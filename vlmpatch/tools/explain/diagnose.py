@@ -126,16 +126,27 @@ class _Findings:
                 del self.errors[KEPT // 2]
 
     def tell(self) -> None:
-        """Take what people write where the log shows nothing by itself: told apart, it is perhaps that."""
-        echoes = {id(hit.message) for hit in self.hits if hit.symptom.kind == "echo"}
-        if any(id(error) not in echoes for error in self.errors):
+        """Take what people write where the log shows nothing by itself: told apart, it is perhaps that.
+
+        Beside an error that nothing here knows it is perhaps that too.
+        """
+        known = {id(hit.message) for hit in self.hits if hit.symptom.kind in ("error", "echo")}
+        unknown = min(
+            (error for error in self.errors if id(error) not in known),
+            key=lambda message: message.at,
+            default=None,
+        )
+        if unknown and any(hit.symptom.kind == "error" for hit in self.hits):
             return
         told = [each for each in self.symptoms if _is_told(each[1])]
         first, below, _ = self.loose[0].text.partition("\n") if self.loose else ("", "", "")
         title = first[:TITLE] if below or len(self.loose) > 1 else ""
-        for message in self.loose:
+        for message in (*self.loose, *([unknown] if unknown else [])):
             for failure, symptom in told:
-                if vocabulary.tells(message.text, symptom.told, title=title):
+                if unknown:
+                    if vocabulary.tells(message.text, symptom.told, title=title):
+                        self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), unknown))
+                elif vocabulary.tells(message.text, symptom.told, title=title):
                     self.ranks.setdefault(failure.id, set()).add(message.source)
                     self.hits.append(Hit(failure, symptom, message))
                 elif vocabulary.tells(message.text, symptom.told, APART):
