@@ -271,6 +271,18 @@ SIZES: dict[str, dict[str, Any]] = {
     "Qwen4ExpForConditionalGeneration": {"text_config": SPARSE},
     "Qwen4ExpModel": {"text_config": SPARSE},
     "Qwen4ExpTextModel": SPARSE,
+    "sam3_lite_text": {
+        "vision_config": {
+            "backbone_config": {
+                "image_size": 56,
+                "patch_size": 14,
+                "window_size": 2,
+                "pretrain_image_size": 56,
+                "global_attn_indexes": [1],
+            },
+            "backbone_feature_sizes": [[16, 16], [8, 8], [4, 4]],
+        }
+    },
     "SamHQModel": SEGMENTS,
     "SamModel": SEGMENTS,
     "sapiens2": {
