@@ -14,7 +14,8 @@ from tests.lab import pages
 from tests.trust import record
 
 # Public texts that nobody here had seen, the cause of each judged before ``explain`` read it: `judged` has
-# the failures that are right, `other` where it is about something else, `open` where it does not decide.
+# the failures that are right, `unknown` where no page has the cause, `other` where it is about something
+# else, `open` where it does not decide.
 FRESH = pages.ROOT / "data" / "explain-fresh.csv"
 # The sentences that count; each group is the number of its name.
 COUNTED = {

@@ -366,6 +366,12 @@ def test_what_many_programs_print_is_left_alone(text: str) -> None:
     assert of(text).hit is None
 
 
+def test_what_a_person_says_of_a_save_tells_whose_timeout_it_is() -> None:
+    timeout = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1)"
+    assert said("saving the model: NCCL timeout\n" + timeout) == "F12"
+    assert said("the log is saved in /out, then it hangs\n" + timeout) is None
+
+
 def test_a_message_that_many_programs_print_is_named_only() -> None:
     assert [failure.id for failure in of(SECOND).perhaps] == ["F36"]
     assert [failure.id for failure in of(TRACE + TRAINER + SECOND).perhaps] == ["F36"]

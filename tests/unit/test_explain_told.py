@@ -612,6 +612,23 @@ TOLD = [
     ("训练结束后 adapter_model.bin 只有 443 字节", "empty-adapter"),
     ("VLM 全量 sft，多卡图文混训卡住", "F11"),
     ("_gradient_checkpointing_func is not enabled in finetune.sh, downgrading transformers helps.", "D"),
+    ("Under ZeRO-2 the grad norm differs from run to run unless overlap_comm is false.", "F54"),
+    ("zero2 下 overlap_comm 打开后 loss 每次都不一致，关闭就正常", "F54"),
+    (
+        "resize_token_embeddings under DeepSpeed ZeRO-3 leaves a vocab_size of 0 in the configuration.",
+        "F26",
+    ),
+    ("The loss does not match when gradient accumulation is on, with transformers' Trainer.", "F15"),
+    ("zero3+lora 训练，保存的 checkpoint 不完整，很多 LoRA 参数丢失了", "F25"),
+    (
+        "DDP on two GPUs, gradient checkpointing and two losses in one step: the parameters are out of sync.",
+        "F6",
+    ),
+    ("The params INFLIGHT error comes up under ZeRO-3 every few iterations.", "F70"),
+    ("The Trainer of transformers does not take that argument anymore.", "versions"),
+    ("Linear layers fail: a dtype mismatch between the bf16 weights and the float32 inputs.", "dtype"),
+    ("微调时报错：图像特征和 token 数量对不上", "data"),
+    ("Fine-tuning ends with a SIGKILL on all ranks and no other message.", "killed"),
 ]
 MAYBE = [
     ("deepspeed LoRA checkpoint problem, did not resume", "F43"),
