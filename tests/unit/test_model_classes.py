@@ -39,6 +39,13 @@ def test_a_class_that_is_refused_in_every_mode_is_not_its_family_s_failure() -> 
     assert model_classes.known(right | {"bare reentrant": refused, "bare off": "1e+00 off"}) == "F52"
 
 
+def test_what_trains_another_function_by_design_may_have_a_failure_beside_it() -> None:
+    right = {"family": "autoformer", **dict.fromkeys(model_classes.RUNS, "=")}
+    assert model_classes.known(right | dict.fromkeys(model_classes.RUNS, "7e-01 off")) == "design"
+    beside = {"bare off": "7e-01 off", "bare reentrant": "47 without a gradient"}
+    assert model_classes.known(right | beside) == "F65"
+
+
 def test_what_was_looked_at_is_what_the_record_says() -> None:
     reasons = [
         (name, about["not made"]) for kinds in model_classes.read().values() for name, about in kinds.items()

@@ -97,7 +97,7 @@ MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "
 CROSSED = {"is_decoder": True, "add_cross_attention": True}
 DECODER = {"model_type": "gpt2", **CROSSED}
 SIZES: dict[str, dict[str, Any]] = {
-    "AutoformerDecoder": {"label_length": 4},
+    "autoformer": {"label_length": 4},
     "BeitForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
     "Blip2ForImageTextRetrieval": {"qformer_config": {"use_qformer_text_input": True}},
     "blip_2": {"num_query_tokens": 4},
