@@ -34,6 +34,7 @@ from weakref import WeakSet, ref
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_module
 
+from .._shared import asked_for
 from .._shared.compiling import compiling
 
 ENGINE = "DeepSpeedEngine"
@@ -106,7 +107,7 @@ def _number(node: Any) -> float:
 
 def _multiply(engine: ref[Any], inner: Collection[int], gradients: Any, _given: Any) -> Any:
     found = engine()
-    if found is None or found in _running or getattr(found, _KEPT, True) is False:
+    if found is None or found in _running or getattr(found, _KEPT, True) is False or asked_for.is_noted():
         return None
     steps = found.gradient_accumulation_steps()
     return tuple(

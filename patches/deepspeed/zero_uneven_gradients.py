@@ -21,8 +21,8 @@ so: two ZeRO-2 engines with one tower between them end without this patch too.
 A parameter that no rank used has a zero for a gradient, since a flat partition holds nothing else, but one
 with a sign by which ``zero-step-without-gradient`` knows it and passes over it.
 
-Left alone: ZenFlow; where ``torch.autograd.grad`` or a ``loss.backward()`` reaches no parameter on a rank,
-which since 0.18.3 ends in DeepSpeed's error.
+Left alone: ZenFlow; a ``loss.backward()`` that reaches no parameter on a rank, which since 0.18.3 ends in
+DeepSpeed's error.
 
 Every release from 0.14.4 to 0.19.8. Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
 """

@@ -414,6 +414,28 @@ def left_to_the_engine(stage: Stage) -> dict[str, Any]:
     return {"partitioned": partitioned(engine.module), "differing": [str(hook) for hook in ours]}
 
 
+@case
+def gradients_asked_for(stage: Stage) -> dict[str, Any]:
+    """Those of an input, between two steps under ZeRO-2 of which the second is to know nothing of it."""
+    import deepspeed
+    import torch
+
+    found = []
+    for asks in (False, True):
+        torch.manual_seed(5)
+        model = torch.nn.Sequential(tower(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
+        config = {**ZERO3, "zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}
+        engine = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)[0]
+        for _ in range(2):
+            images = torch.ones(2, 3, 8, 8).requires_grad_()
+            if asks:
+                torch.autograd.grad(engine(images).sum(), images)
+            engine.backward(engine(images.detach() + stage.rank).sum())
+            engine.step()
+        found.append(values(engine.module))
+    return {"differing": differing(*found)}
+
+
 # --- saving ---------------------------------------------------------------------------------------
 
 
