@@ -335,6 +335,16 @@ def test_texts(text: str, id_: str | None) -> None:
         ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
         ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
         ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
+        ("AssertionError: backward pass is invalid for module in evaluation mode", "evaluation-mode"),
+        (
+            "RuntimeError: shape mismatch: value tensor of shape [3, 2253] cannot be broadcast to indexing "
+            "result of shape [3, 2244]",
+            "data",
+        ),
+        (
+            "RuntimeError: mat1 and mat2 shapes cannot be multiplied (44x6656 and 1x22151168)",
+            "quantized",
+        ),
         (
             ONE_ROW.replace("413", "412").replace("int32", "float32", 1).replace("int32", "bfloat16"),
             "recompute-dtype",

@@ -786,3 +786,11 @@ def test_beside_an_error_that_nothing_knows_what_a_person_tells_is_perhaps_that(
     known = of(told + "RuntimeError: CUDA error: invalid device ordinal")
     assert known.hit is not None
     assert known.hit.failure.id == "devices"
+
+
+def test_what_is_told_beside_a_traceback_that_is_cut_is_perhaps_that() -> None:
+    told = "pytorch_model.bin is only 623 KB after the fine-tuning, and training looked right.\n"
+    cut = 'Traceback (most recent call last):\n  File "/x/run.py", line 1, in main\n    load(path)\n'
+    found = of(told + cut)
+    assert found.hit is None
+    assert [failure.id for failure in found.perhaps] == ["F25"]

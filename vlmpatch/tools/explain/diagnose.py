@@ -143,9 +143,10 @@ class _Findings:
         title = first[:TITLE] if below or len(self.loose) > 1 else ""
         for message in (*self.loose, *([unknown] if unknown else [])):
             for failure, symptom in told:
-                if unknown:
+                if unknown or (self.cut and symptom.kind == "perhaps"):
                     if vocabulary.tells(message.text, symptom.told, title=title):
-                        self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), unknown))
+                        about = unknown or self.cut or message
+                        self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), about))
                 elif vocabulary.tells(message.text, symptom.told, title=title):
                     self.ranks.setdefault(failure.id, set()).add(message.source)
                     self.hits.append(Hit(failure, symptom, message))
@@ -237,11 +238,21 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     hits = [
         hit
         for hit in hits
-        if hit.symptom.kind in ("hint", "told") or not (hit.failure.foreign and caught(hit.message))
+        if hit.symptom.kind == "hint"
+        or _is_told(hit.symptom)
+        or not (hit.failure.foreign and caught(hit.message))
     ]
     # A line that was cut before it decides is not another's where it may be ours.
-    undecided = {id(hit.message) for hit in hits if hit.symptom.kind == "perhaps" and CUT in hit.message.text}
-    hits = [hit for hit in hits if not (hit.failure.foreign and id(hit.message) in undecided)]
+    undecided = {
+        id(hit.message)
+        for hit in hits
+        if hit.symptom.kind == "perhaps" and not hit.failure.foreign and CUT in hit.message.text
+    }
+    hits = [
+        hit
+        for hit in hits
+        if hit.symptom.kind != "error" or not hit.failure.foreign or id(hit.message) not in undecided
+    ]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
