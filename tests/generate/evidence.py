@@ -17,6 +17,11 @@ from tests.trust import record
 # the failures that are right, `unknown` where no page has the cause, `other` where it is about something
 # else, `open` where it does not decide.
 FRESH = pages.ROOT / "data" / "explain-fresh.csv"
+BEGIN = "<!-- generated from data/explain-fresh.csv: make generate -->"
+HEAD = {
+    "en": ("batch", "decide", "right", "among several", "wrong", "missed", "about something else", "claimed"),
+    "zh": ("批次", "能够判定", "正确", "列为可能之一", "错误", "没有认出", "与此无关", "误认"),
+}
 # The sentences that count; each group is the number of its name.
 COUNTED = {
     "en": (
@@ -27,7 +32,7 @@ COUNTED = {
         r"and (?P<threads>[\d,]+) threads",
         r"Of the (?P<deciding>[\d,]+) that decide (?P<right>[\d,]+) were answered rightly, "
         r"(?P<perhaps>[\d,]+) had the right\s+failure among those that it may be, "
-        r"(?P<wrong>[\d,]+) were answered wrongly",
+        r"(?P<wrong>[\d,]+) were answered wrongly\s+and (?P<missed>[\d,]+) were missed",
         r"of the (?P<others>[\d,]+) about something else (?P<claimed>[\d,]+) were\s+claimed",
     ),
     "zh": (
@@ -36,7 +41,8 @@ COUNTED = {
         r"让该环境的 (?P<patches>[\d,]+) 个补丁经历 (?P<orders>[\d,]+) 种事件顺序、"
         r"(?P<faults>[\d,]+) 次故障、\s*(?P<rounds>[\d,]+) 轮撤销与恢复以及 (?P<threads>[\d,]+) 个线程",
         r"能够判定的 (?P<deciding>[\d,]+) 条中，(?P<right>[\d,]+) 条回答正确，"
-        r"(?P<perhaps>[\d,]+) 条把正确的失败列为可能之一，\s*(?P<wrong>[\d,]+) 条回答错误",
+        r"(?P<perhaps>[\d,]+) 条把正确的失败列为可能之一，\s*(?P<wrong>[\d,]+) 条回答错误，"
+        r"(?P<missed>[\d,]+) 条没有认出",
         r"与此无关的 (?P<others>[\d,]+) 条中有 (?P<claimed>[\d,]+) 条被误认",
     ),
 }
@@ -48,26 +54,41 @@ def page(language: str) -> Path:
 
 
 def filled(language: str) -> str:
-    """The page with its counts made anew."""
-    return counted(page(language).read_text("utf-8"), language, counts())
+    """The page with its counts and its table made anew."""
+    text = counted(page(language).read_text("utf-8"), language, counts())
+    return pages.filled(text, BEGIN, pages.table(HEAD[language], _batches()))
+
+
+def _batches() -> list[list[str]]:
+    rows = drawn()
+    table = []
+    for batch in dict.fromkeys(row["batch"] for row in rows):
+        told = fresh([row for row in rows if row["batch"] == batch])
+        names = ("deciding", "right", "perhaps", "wrong", "missed", "others", "claimed")
+        table.append([batch, *(str(told[name]) for name in names)])
+    return table
 
 
 def counts() -> dict[str, int]:
     """How many programs there are, and what ``python -m tests.trust`` counted last."""
     beside = sum(len(programs) for programs, _ in OWN.values())
-    return {"programs": len(PROGRAMS), "beside": beside, **record.read(), **fresh()}
+    return {"programs": len(PROGRAMS), "beside": beside, **record.read(), **fresh(drawn())}
 
 
-def fresh() -> dict[str, int]:
-    """How ``explain`` did on texts that were new to it."""
+def drawn() -> list[dict[str, str]]:
+    """Every text that was new to ``explain``, and its answer."""
     with FRESH.open(encoding="utf-8", newline="") as handle:
-        rows = list(csv.DictReader(handle))
+        return list(csv.DictReader(handle))
+
+
+def fresh(rows: list[dict[str, str]]) -> dict[str, int]:
+    """How ``explain`` did on ``rows``."""
     deciding = [row["answer"] for row in rows if row["judged"] not in ("other", "open")]
     others = [row["answer"] for row in rows if row["judged"] == "other"]
     answers = Counter(deciding)
     return {
         "deciding": len(deciding),
-        **{each: answers[each] for each in ("right", "perhaps", "wrong")},
+        **{each: answers[each] for each in ("right", "perhaps", "wrong", "missed")},
         "others": len(others),
         "claimed": others.count("claimed"),
     }

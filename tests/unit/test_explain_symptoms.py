@@ -335,6 +335,15 @@ def test_texts(text: str, id_: str | None) -> None:
         ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
         ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
         ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
+        (
+            "ValueError: loaded state dict contains a parameter group that doesn't match the size of "
+            "optimizer's group",
+            "optimizer-groups",
+        ),
+        (
+            "[ERROR] [launch.py:320:sigkill_handler] ['python3', 'train.py'] exits with return code = 1",
+            "peers",
+        ),
         ("AssertionError: backward pass is invalid for module in evaluation mode", "evaluation-mode"),
         (
             "RuntimeError: shape mismatch: value tensor of shape [3, 2253] cannot be broadcast to indexing "

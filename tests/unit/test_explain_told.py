@@ -628,6 +628,11 @@ TOLD = [
     ("The Trainer of transformers does not take that argument anymore.", "versions"),
     ("Linear layers fail: a dtype mismatch between the bf16 weights and the float32 inputs.", "dtype"),
     ("微调时报错：图像特征和 token 数量对不上", "data"),
+    (
+        "QLoRA in 4 bits does not work with DeepSpeed ZeRO-3: it is not compatible with bitsandbytes.",
+        "quantized",
+    ),
+    ("If use_reentrant is not given explicitly, torch raises an exception.", "F6"),
     ("Fine-tuning ends with a SIGKILL on all ranks and no other message.", "killed"),
 ]
 MAYBE = [
