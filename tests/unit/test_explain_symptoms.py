@@ -345,6 +345,7 @@ def test_texts(text: str, id_: str | None) -> None:
             "peers",
         ),
         ("AssertionError: backward pass is invalid for module in evaluation mode", "evaluation-mode"),
+        ("ValueError: XyzChatModel does not support gradient checkpointing.", "no-checkpointing"),
         (
             "RuntimeError: shape mismatch: value tensor of shape [3, 2253] cannot be broadcast to indexing "
             "result of shape [3, 2244]",

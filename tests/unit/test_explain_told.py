@@ -636,6 +636,12 @@ TOLD = [
     ("Fine-tuning ends with a SIGKILL on all ranks and no other message.", "killed"),
 ]
 MAYBE = [
+    ("全参数微调 MiniCPM-V，单图的数据集训练正常，遇到多图的数据集训练卡住", "F11"),
+    (
+        "Training LLaVA with the vision encoder trainable under zero2 gets stuck; with the encoder frozen it "
+        "goes on",
+        "F11",
+    ),
     ("deepspeed LoRA checkpoint problem, did not resume", "F43"),
     (
         "The action head's methods are called on .module: DDP's forward is bypassed, and its gradients are "
@@ -660,6 +666,7 @@ MAYBE = [
     ("Gradient checkpointing fails with frozen parameters.", "F5"),
 ]
 UNRELATED = [
+    'FSDP with Accelerator(mixed_precision="no"), unet.requires_grad_(True): where are my samples?',
     "The vision model is not working with --lora_enable True --gradient_checkpointing True, it starts and "
     "ends: {'train_runtime': 1.3, 'train_loss': 0.0}",
     "kohya_ss: UserWarning: None of the inputs have requires_grad=True, when training a LoRA for SDXL",
