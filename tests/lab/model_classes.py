@@ -40,7 +40,8 @@ KNOWN = {
     **dict.fromkeys(("maskformer",), "F22 F101"),  # its decoder, and its Swin
     **dict.fromkeys(("pi0",), "F100"),
     **dict.fromkeys(
-        ("muse_glimmer_assistant", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "whisper"), "F22"
+        ("muse_glimmer_assistant", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "wavlm", "whisper"),
+        "F22",
     ),
     **dict.fromkeys(("git",), "F20"),
     **dict.fromkeys(("mlcd", "pvt_v2", "sew_d", "switch_transformers"), "F65"),

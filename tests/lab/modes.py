@@ -17,9 +17,11 @@ import copy
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import resource
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,12 @@ MODES = ("off", "nonreentrant", "reentrant")
 CHANCE = "by chance"
 OFF = " off"
 TOLERANCE = 1e-4  # relative, float32
+Tell = Callable[[dict[str, str]], None]  # hears what is known so far
 LIMIT = 120.0  # seconds a class may take
 PROCESSOR = 40  # of them on a processor, whatever else the machine does
+SLOWER = 30  # times as long as without checkpointing: each block goes back through all before it
+LEAST = 5.0  # seconds on a processor that a mode has anyhow
+SLOW = f"`{SLOWER} times as long as without checkpointing are not enough`"
 
 
 def classes(only: list[str]) -> list[Any]:
@@ -109,7 +115,7 @@ def verdict(got: dict[str, Any], right: dict[str, Any]) -> str:
     return "=" if off <= TOLERANCE else f"{off:.0e}{OFF}"
 
 
-def judged(kind: Any) -> dict[str, str]:
+def judged(kind: Any, tell: Tell = lambda _: None) -> dict[str, str]:
     """Of each mode: ``=``, how far it is off, or the error it ends in; or why nothing was run."""
     try:
         model, inputs = fed(kind)
@@ -119,7 +125,8 @@ def judged(kind: Any) -> dict[str, str]:
     except Exception as error:
         owner = whole(kind)
         return {"not made": f"{PART}{owner.__name__}" if owner else _said(error)}
-    found = _in_all(model, inputs, right)
+    found = _in_all(model, inputs, right, tell)
+    tell(found)
     rounded = [mode for mode, said in found.items() if said.endswith(OFF)]
     with contextlib.suppress(Exception):  # some know float32 alone
         exact = _exactly(model, inputs) if rounded else {}
@@ -127,11 +134,18 @@ def judged(kind: Any) -> dict[str, str]:
     return found
 
 
-def _in_all(model: Any, inputs: Inputs, right: dict[str, Any]) -> dict[str, str]:
+def _in_all(model: Any, inputs: Inputs, right: dict[str, Any], tell: Tell = lambda _: None) -> dict[str, str]:
+    began = time.process_time()
     found = {"off": _judged(model, inputs, "off", right)}
+    limit = max(LEAST, SLOWER * (time.process_time() - began))
     if found["off"] != "=" and _draws(model, inputs):
         found["off"], right = CHANCE, gradients(model, inputs, "off")
-    return found | {mode: _judged(model, inputs, mode, right) for mode in MODES if mode != "off"}
+    for mode in MODES[1:]:
+        if limit < PROCESSOR:
+            tell(found | {mode: SLOW})  # which stays where it ends the process
+        with _within(limit):
+            found[mode] = _judged(model, inputs, mode, right)
+    return found
 
 
 def _exactly(model: Any, inputs: Inputs) -> dict[str, str]:
@@ -156,6 +170,17 @@ def _judged(model: Any, inputs: Inputs, mode: str, right: dict[str, Any]) -> str
         return f"`{_said(error)}`"
 
 
+@contextlib.contextmanager
+def _within(limit: float) -> Iterator[None]:
+    """An end to the process where this takes longer than ``limit`` seconds on a processor."""
+    now, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time() + limit), most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_CPU, (now, most))
+
+
 def _draws(model: Any, inputs: Inputs) -> bool:
     """Whether training without checkpointing is another one with another seed, and the same with the same."""
     try:
@@ -172,10 +197,14 @@ def _said(error: Exception) -> str:
 def _judge(kind: Any, out: Path, rank: int, port: int) -> None:
     import torch
 
-    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, PROCESSOR))
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR, resource.getrlimit(resource.RLIMIT_CPU)[1]))
     torch.set_num_threads(1)
     sys.stdout = sys.stderr = out.with_suffix(".log").open("w")
-    out.write_text(json.dumps(judged(kind)))
+    out.write_text(json.dumps(judged(kind, lambda found: _told(out, found))))
+
+
+def _told(out: Path, found: dict[str, str]) -> None:
+    out.write_text(json.dumps(found))
 
 
 def lines_of(path: Path) -> list[dict[str, str]]:
@@ -200,8 +229,9 @@ def main() -> None:
             if kind.__name__ in done:
                 continue
             one = asked.out.with_name(f"{kind.__name__}.json")
+            one.unlink(missing_ok=True)
             (code,) = run(_judge, kind, one, world=1, port=0, limit=LIMIT)
-            found = json.loads(one.read_text()) if code == 0 else {"not made": f"ended with {code}"}
+            found = json.loads(one.read_text()) if one.exists() else {"not made": f"ended with {code}"}
             found["module"] = kind.__module__.split(".")[2]
             print(json.dumps({"class": kind.__name__, **found}), file=lines, flush=True)
 
