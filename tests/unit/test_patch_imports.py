@@ -21,7 +21,12 @@ SHARED = f"{WITHIN}_shared."
 FACE = {"vlmpatch", "vlmpatch.api"}  # what users may call, what patches may use
 MODULES = sorted(entry.module for entry in store.entries().entries.values())
 # An idea of its own, with tests of its own, too long to stand in the file of the one patch that uses it.
-OF_ONE_PATCH = {"_shared.attention_masks", "_shared.deadlock"}
+OF_ONE_PATCH = {
+    "_shared.attention_masks",
+    "_shared.deadlock",
+    "_shared.model_wrappers",
+    "_shared.told_calls",
+}
 
 
 def imported(tree: ast.AST, module: str) -> Iterator[str]:

@@ -1,0 +1,130 @@
+"""Which modules of a user's own call a tower of the model inside them, read from their forwards."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+wrappers: Any = importlib.import_module("vlmpatch.patches._shared.model_wrappers")
+
+
+class Module:
+    """What a search needs of ``torch.nn.Module``."""
+
+    def __init__(self, **children: Any) -> None:
+        vars(self).update(children)
+        self._children = children
+
+    def children(self) -> list[Any]:
+        return [*self._children.values()]
+
+    def named_children(self) -> list[tuple[str, Any]]:
+        return [*self._children.items()]
+
+    def modules(self) -> Iterator[Any]:
+        yield self
+        for child in self.children():
+            yield from child.modules()
+
+
+class Model(Module):
+    """Runs its tower where there are pixels, as models of transformers do."""
+
+    __module__ = "transformers.models.some.modeling_some"
+
+    def __init__(self) -> None:
+        super().__init__(language_model=Module(), visual=Module())
+
+    def get_input_embeddings(self) -> Any:
+        return self._children["language_model"]
+
+    def get_output_embeddings(self) -> Any:
+        return None
+
+    def get_image_features(self, pixel_values: Any) -> Any: ...
+
+    def forward(self, input_ids: Any = None, pixel_values: Any = None, inputs_embeds: Any = None) -> Any:
+        embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+        if pixel_values is not None:
+            return self.get_image_features(pixel_values) + embeds
+        return embeds
+
+
+class Wrapper(Module):
+    """A user's own, around a model."""
+
+    def __init__(self) -> None:
+        super().__init__(model=Model())
+        self.model: Any
+
+
+class Asks(Wrapper):
+    def forward(self, **batch: Any) -> Any:
+        return self.model(**batch), self.model.get_image_features(batch["pixel_values"])
+
+
+class AsksByAMethod(Wrapper):
+    @property
+    def seen(self) -> Any:
+        return [image for image in map(self.model.visual, range(2))]
+
+    def forward(self, **batch: Any) -> Any:
+        return self.model(**batch), self._loss()
+
+    def _loss(self) -> Any:
+        return sum(self.seen)
+
+
+class Inherits(Asks):
+    def forward(self, **batch: Any) -> Any:
+        return super().forward(**batch)
+
+
+class Overrides(Asks):
+    def forward(self, **batch: Any) -> Any:
+        return self.model(**batch)
+
+
+class HandsOn(Wrapper):
+    def forward(self, **batch: Any) -> Any:
+        return self.model(**batch)
+
+    def images(self, pixel_values: Any) -> Any:
+        """For others: the forward does not call it."""
+        return self.model.get_image_features(pixel_values)
+
+
+class AroundNone(Module):
+    def forward(self, **batch: Any) -> Any:
+        return self.visual(**batch)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("cls", [Asks, AsksByAMethod, Inherits])
+def test_a_wrapper_whose_forward_calls_a_tower_is_found(cls: type[Wrapper]) -> None:
+    wrapper = cls()
+    assert wrappers.wrapper_in(Module(inner=wrapper)) is wrapper
+    assert wrappers.models_in(wrapper) == [wrapper.model]
+
+
+@pytest.mark.parametrize("cls", [Overrides, HandsOn])
+def test_one_that_hands_on_to_the_model_is_none(cls: type[Wrapper]) -> None:
+    assert wrappers.wrapper_in(cls()) is None
+
+
+def test_a_module_around_no_model_is_none() -> None:
+    assert wrappers.wrapper_in(AroundNone(visual=Module())) is None
+
+
+def test_the_model_itself_and_its_subclasses_are_none() -> None:
+    class Own(Model):
+        __module__ = "of_a_user"
+
+        def forward(self, input_ids: Any = None, pixel_values: Any = None, inputs_embeds: Any = None) -> Any:
+            embeds = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
+            return embeds if pixel_values is None else embeds + self.get_image_features(pixel_values)
+
+    assert wrappers.wrapper_in(Model()) is None
+    assert wrappers.wrapper_in(Own()) is None
