@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import sys
@@ -16,9 +17,10 @@ from tests.lab.made_small.sizes import CHOICES, LAYERS_NAMED, NARROWER, PLAIN, W
 
 
 def configurations(own: Callable[[], Any], needed: Sizes) -> Iterator[Callable[[], Any]]:
-    """Ways of making a small one of ``own`` that has what is ``needed``, the smaller first."""
+    """Ways of making a small one of ``own`` with what is ``needed``, the smaller first, ``own`` last."""
     yield from (_named(own, sizes, needed) for sizes in CHOICES)
     yield from (_narrowed(own, factor, needed) for factor in NARROWER)
+    yield own
 
 
 def _named(own: Callable[[], Any], sizes: Sizes, needed: Sizes) -> Callable[[], Any]:
@@ -40,8 +42,17 @@ def owned(kind: Any) -> Iterator[Callable[[], Any]]:
     yield lambda: kind.config_class(**singles.parts(kind))
     if needed := singles.sizes(kind):  # without which some refuse themselves
         yield functools.partial(kind.config_class, **needed)
-    for name in getattr(kind.config_class, "sub_configs", {}):
+    for name in _parts(kind.config_class):
         yield functools.partial(_part, kind.config_class, name)
+
+
+def _parts(configuration: Any) -> list[str]:
+    """The names of a configuration's parts; older releases have them on the made one alone."""
+    if named := getattr(configuration, "sub_configs", None):
+        return [*named]
+    with contextlib.suppress(Exception):  # one that is not made without its parts
+        return [name for name, value in vars(configuration()).items() if hasattr(value, "to_dict")]
+    return []
 
 
 def _part(of: Callable[[], Any], name: str) -> Any:

@@ -96,8 +96,17 @@ WINDOWS = {
 MUSIC = {"text_encoder": {"model_type": "t5"}, "audio_encoder": {"model_type": "encodec"}}
 CROSSED = {"is_decoder": True, "add_cross_attention": True}
 DECODER = {"model_type": "gpt2", **CROSSED}
+DBRX = {  # whole, for its parts refuse to be made again of what they say
+    "d_model": 64,
+    "n_heads": 4,
+    "n_layers": 2,
+    "vocab_size": 128,
+    "attn_config": {"kv_n_heads": 2},
+    "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+}
 SIZES: dict[str, dict[str, Any]] = {
     "autoformer": {"label_length": 4},
+    "bamba": {"mamba_chunk_size": 8},
     "BeitForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
     "Blip2ForImageTextRetrieval": {"qformer_config": {"use_qformer_text_input": True}},
     "blip_2": {"num_query_tokens": 4},
@@ -136,6 +145,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "neck_hidden_sizes": [8, 8, 16, 16],
         "fusion_hidden_size": 16,
         "head_hidden_size": 8,
+        "depth_estimation_type": "metric",  # no ReLU at its end
     },
     "depth_pro": {
         "patch_size": 16,
@@ -187,6 +197,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "is_folding_model": True,
         "esmfold_config": {"trunk": {"num_blocks": 2}, "fp16_esm": False},
     },
+    "falcon_h1": {"mamba_chunk_size": 8},
     "FocalNetBackbone": {"embed_dim": 16, "hidden_sizes": [32, 64, 128, 128], "depths": [1] * 4},
     "Gemma3nAudioEncoder": {
         "hidden_size": 64,
@@ -194,7 +205,9 @@ SIZES: dict[str, dict[str, Any]] = {
         "conf_num_hidden_layers": 2,
         "sscp_conv_channel_size": [16, 8],
     },
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gradium_phonon_tts": {"flow_head_config": {"condition_dim": 64, "hidden_size": 64}},
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"], "mamba_chunk_size": 8},
     "HieraForPreTraining": {"decoder_hidden_size": 32, "decoder_depth": 1, "decoder_num_heads": 2},
     "instructblipvideo": {"video_token_index": IMAGE},
     "JanusVQVAE": {"num_patches": 2},
@@ -260,6 +273,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "Qwen2_5OmniTalkerForConditionalGeneration": {"embedding_size": 64},
     "Qwen2_5OmniToken2WavBigVGANModel": {"upsample_initial_channel": 96},
     "Qwen2_5OmniToken2WavModel": {"bigvgan_config": {"upsample_initial_channel": 96}},
+    "Qwen2VisionTransformerPretrainedModel": {"embed_dim": 64, "num_heads": 2, "hidden_size": 64},
     "Qwen3OmniMoeTalkerForConditionalGeneration": {
         "spatial_merge_size": 2,
         "text_config": {
@@ -665,7 +679,7 @@ INPUTS: dict[str, dict[str, Drawn]] = {
     "LongformerForQuestionAnswering": {"input_ids": just([5, 6, 2, 2, 7, 8, 2], [5, 6, 2, 2, 7, 9, 2])},
     "luke": {
         "input_ids": ids(2, 9),
-        "entity_ids": ids(2, 2),
+        "entity_ids": just([5, 6], [7, 8]),
         "entity_attention_mask": ones(2, 2),
         "entity_position_ids": just([[1, 2], [3, 4]], [[1, 2], [3, 4]]),
         "entity_start_positions": just([1, 3], [1, 3]),
@@ -726,6 +740,10 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "conditioning": lambda config: some(1, config.dit_config.enc_emb_dim)(config),
         "reference_mel": lambda config: some(1, 32, config.dit_config.mel_dim)(config),
     },
+    "Qwen2VisionTransformerPretrainedModel": {
+        "hidden_states": some(16, 3 * 2 * 14 * 14),
+        "grid_thw": just([1, 4, 4]),
+    },
     "Qwen3ASREncoder": {"input_features": some(ROWS, 16, 100), "input_features_mask": ones(ROWS, 100)},
     "Qwen3OmniMoeAudioEncoder": HEARD,
     "Qwen3OmniMoeCode2Wav": {"codes": ids(1, 16, 4)},
@@ -770,6 +788,10 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "attention_mask": ones(ROWS, LENGTH),
     },
     "T5Gemma2Decoder": {"input_ids": ids(ROWS, LENGTH), "encoder_hidden_states": some(ROWS, LENGTH, 64)},
+    "TimeSeriesTransformerDecoder": {
+        "inputs_embeds": lambda config: some(2, 4, config.feature_size)(config),
+        "encoder_hidden_states": lambda config: some(2, 8, config.d_model)(config),
+    },
     "tvp": {  # a row: it spreads the embedding of a column over no more
         "input_ids": ids(1, LENGTH),
         "attention_mask": ones(1, LENGTH),
@@ -808,6 +830,8 @@ def folder(kind: Any) -> str:
 
 
 PARTS: dict[str, dict[str, Any]] = {  # of configurations that transformers 4 does not make without
+    "dbrx": DBRX,
+    "encoder_decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", **CROSSED}},
     "musicgen": {**MUSIC, "decoder": {"model_type": "musicgen_decoder"}},
     "musicgen_melody": {**MUSIC, "decoder": {"model_type": "musicgen_melody_decoder"}},
     "phi4_multimodal": {"vision_config": {}, "audio_config": {}},
