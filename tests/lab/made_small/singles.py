@@ -367,6 +367,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "noise_scale": 0.0,
         "noise_scale_duration": 0.0,
     },
+    "vjepa2": {"crop_size": 32, "frames_per_clip": 4, "pred_hidden_size": 64, "pred_num_attention_heads": 4},
     "wavlm": {"conv_dim": [32] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2},
     "xcodec2": {"quantization_dim": 128, "num_key_value_heads": 4},
     "zoedepth": {
