@@ -34,7 +34,7 @@ from weakref import WeakSet, ref
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_module
 
-from .._shared import asked_for
+from .._shared.asked_for import is_noted
 from .._shared.compiling import compiling
 
 ENGINE = "DeepSpeedEngine"
@@ -107,7 +107,7 @@ def _number(node: Any) -> float:
 
 def _multiply(engine: ref[Any], inner: Collection[int], gradients: Any, _given: Any) -> Any:
     found = engine()
-    if found is None or found in _running or getattr(found, _KEPT, True) is False or asked_for.is_noted():
+    if found is None or found in _running or getattr(found, _KEPT, True) is False or is_noted():
         return None
     steps = found.gradient_accumulation_steps()
     return tuple(

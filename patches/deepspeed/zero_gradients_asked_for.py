@@ -29,7 +29,7 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-from .._shared import asked_for
+from .._shared.asked_for import note
 
 MANAGER, MAKE = "OutputBackwardHookManager", "_make_backward_hook"
 PER_TENSOR = "preprocess_per_tensor_fn"  # of a manager: a method of its engine
@@ -63,7 +63,7 @@ def make(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) 
 
     def of_a_backward(gradient: Any) -> Any:
         if not engine._running_engine_backward and is_asked_for(engine.module.parameters(), below):
-            asked_for.note()
+            note()
             return gradient
         return hook(gradient)
 

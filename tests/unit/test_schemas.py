@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -140,10 +141,16 @@ def test_explain_of_a_log(log: Path, capsys: pytest.CaptureFixture[str]) -> None
     check("explain", printed(capsys))
 
 
+def test_explain_of_what_a_person_describes() -> None:
+    text = "训练 Qwen2.5-VL 时卡住不动，zero3，有的 batch 没有图片"
+    given = answers.answer(io.BytesIO(text.encode()), KNOWN, Words("zh"), None)
+    data = answer_page.data(given, Words("zh"))
+    assert data["kind"] == "told"
+    check("explain", data)
+
+
 @given(st.binary(max_size=200))
 def test_explain_of_any_bytes(data: bytes) -> None:
-    import io
-
     given = answers.answer(io.BytesIO(data), KNOWN, Words("en"), None)
     check("explain", answer_page.data(given, Words("zh")))
 
