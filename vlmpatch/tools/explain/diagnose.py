@@ -143,14 +143,14 @@ class _Findings:
         title = first[:TITLE] if below or len(self.loose) > 1 else ""
         for message in (*self.loose, *([unknown] if unknown else [])):
             for failure, symptom in told:
-                if unknown or (self.cut and symptom.kind == "perhaps"):
-                    if vocabulary.tells(message.text, symptom.told, title=title):
-                        about = unknown or self.cut or message
-                        self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), about))
-                elif vocabulary.tells(message.text, symptom.told, title=title):
-                    self.ranks.setdefault(failure.id, set()).add(message.source)
-                    self.hits.append(Hit(failure, symptom, message))
-                elif vocabulary.tells(message.text, symptom.told, APART):
+                doubtful = unknown or (self.cut if symptom.kind == "perhaps" else None)
+                if vocabulary.tells(message.text, symptom.told, title=title):
+                    if doubtful is None:
+                        self.ranks.setdefault(failure.id, set()).add(message.source)
+                        self.hits.append(Hit(failure, symptom, message))
+                    else:
+                        self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), doubtful))
+                elif doubtful is None and vocabulary.tells(message.text, symptom.told, APART):
                     self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), message))
 
     def _own(self, message: Message) -> None:
