@@ -112,7 +112,7 @@ def diagnosed(output: str) -> Answer:
 
 
 def explain(endings: dict[str, Ending]) -> None:
-    """Why the latest run died, or what made it train."""
+    """Why the latest run died, or which patches for that were applied where it trained."""
     way = list(endings)[-1]
     found = diagnosed(endings["bare"].output)
     if way == "bare" and found.ours:
@@ -122,7 +122,7 @@ def explain(endings: dict[str, Ending]) -> None:
         named = [each.id for each in found.patches]
         applied = re.findall(r"^vlmpatch INFO: ([\w-]+): applied", endings["patched"].output, re.MULTILINE)
         ending = [name for name in dict.fromkeys(applied) if name in named]
-        indented(f"fixed by: {', '.join(ending) or 'none of the patches for that failure'}")
+        indented(f"applied, of the patches for that failure: {', '.join(ending) or 'none'}")
 
 
 def as_promised(endings: dict[str, Ending]) -> bool:
