@@ -6,9 +6,8 @@ experts are a module each: before transformers 5 Qwen3-MoE, DeepSeek-V3, Qwen3-O
 Why: after a block's backward FSDP2 reduces the gradients that are there, in one reduce-scatter. An expert
 that no token of this rank reached has none, and ranks reduce tensors of different sizes.
 
-Since torch 2.6, whose ``fully_shard`` it is; here until 2.13. 2.15 collects gradients in another way, which
-this does not know, and 2.14 was not looked at: say ``model.set_reduce_scatter_unused_params(True)`` there,
-torch's own setting from 2.13 on.
+Since torch 2.6, whose ``fully_shard`` it is; 2.15 has it still. From 2.13 on torch has a setting against it,
+``model.set_reduce_scatter_unused_params(True)``, which has to be asked for.
 
 The change: before a block is reduced, ranks agree in one small all-reduce on which parameters of its sparse
 blocks have a gradient somewhere, and those that have none here get zeros. An expert that no rank used has
@@ -36,12 +35,14 @@ from .._shared.compiling import compiling
 from .._shared.sparse_experts import skipping, sparse_blocks
 
 GROUP = "FSDPParamGroup"
+PICKS = ("_get_unsharded_grad_to_reduce", "post_backward")  # from torch 2.15 on, and before
+SUM = "unsharded_accumulated_grad"  # until 2.14: of backwards that did not reduce, in the reduced dtype
 
 
 def look(code: Code) -> str | None:
     """A group must reduce the gradients that are there."""
-    function = code.function(f"{GROUP}.post_backward")
-    if function is None or "unsharded_param.grad is not None" not in function:
+    functions = [code.function(f"{GROUP}.{name}") for name in PICKS]
+    if not any(function and "unsharded_param.grad is not None" in function for function in functions):
         raise Unrecognised(f"{GROUP}.post_backward in {code.path} is not as any known release has it")
     return None
 
@@ -75,25 +76,34 @@ def _trained(param: Any) -> bool:
 
 def fill(group: Any, params: list[Any]) -> None:
     """Give zeros, in the dtype that is reduced, to those of ``params`` that have a gradient elsewhere."""
-    import torch
-
     if not params:
         return
-    sums = (param.unsharded_accumulated_grad for param in group.fsdp_params)
+    sums = (getattr(param, SUM) for param in group.fsdp_params if not _leaf_sums(param))
     kept = next((gradient for gradient in sums if gradient is not None), None)
     here = [_has_gradient(param) for param in params]
     for param, has, anywhere in zip(params, here, somewhere(group, here), strict=True):
-        if has or not anywhere:
-            continue
-        zeros = torch.zeros_like(param.unsharded_param, dtype=None if kept is None else kept.dtype)
-        if kept is None:
-            param.unsharded_param.grad = zeros
-        else:
-            param.unsharded_accumulated_grad = zeros
+        if anywhere and not has:
+            _give_zeros(param, kept)
+
+
+def _give_zeros(param: Any, kept: Any) -> None:
+    """Where a gradient of ``param`` would be; ``kept`` is a sum that another parameter of its group has."""
+    import torch
+
+    leaf = param.unsharded_param
+    if kept is None:
+        leaf.grad = torch.zeros_like(leaf, dtype=leaf.grad_dtype if _leaf_sums(param) else None)
+    else:
+        setattr(param, SUM, torch.zeros_like(leaf, dtype=kept.dtype))
+
+
+def _leaf_sums(param: Any) -> bool:
+    """Whether gradients of several backwards are summed in the leaf itself, as from torch 2.15 on."""
+    return isinstance(getattr(type(param), SUM, None), property)
 
 
 def _has_gradient(param: Any) -> bool:
-    return param.unsharded_accumulated_grad is not None or param.unsharded_param.grad is not None
+    return getattr(param, SUM) is not None or param.unsharded_param.grad is not None
 
 
 def somewhere(group: Any, here: list[bool]) -> list[bool]:

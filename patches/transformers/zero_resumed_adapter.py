@@ -31,10 +31,10 @@ ASKED = "load_module_strict"
 
 def look(code: Code) -> str | None:
     """The Trainer must leave frozen parameters out, and then ask for them."""
-    if f"{NAME}(self.model_wrapped" not in code.source:
-        raise Unrecognised(f"the Trainer does not call {NAME}")
     if ASKED in code.source:
         return "this Trainer asks for no key of a PeftModel"
+    if f"{NAME}(self.model_wrapped" not in code.source:
+        raise Unrecognised(f"the Trainer does not call {NAME}")
     return None if LEFT_OUT in code.source else "this Trainer saves what is frozen too"
 
 
