@@ -25,6 +25,7 @@ else:
 
 HERE = Path(__file__).resolve().parent
 START = HERE / "start.py"
+MODELS = HERE / "models"  # makers of checkpoints that few programs want, each a place by its name
 STEPS = 3
 REFERENCE = "reference"  # DDP without checkpointing, with vlmpatch
 ENGINES = ("ddp", "zero2", "zero3")
@@ -158,8 +159,10 @@ class Workshop:
     def run(self, stack: str, runs: Sequence[Run], *, patched: bool) -> dict[Run, Ended]:
         """Run programs of one stack, each on two ranks; all are forked from one process."""
         made = checkpoints(stack)
+        wanted = {name for program, _ in runs for name in makers(program)}
+        folders = {"made": made} | {name: of_maker(stack, name) for name in wanted}
         out = Path(tempfile.mkdtemp(dir=self.folder))
-        jobs = {run: self.job(run, made, out / str(number)) for number, run in enumerate(runs)}
+        jobs = {run: self.job(run, folders, out / str(number)) for number, run in enumerate(runs)}
         numbers = {job: f"{number} of {len(jobs)}" for number, job in enumerate(jobs.values(), 1)}
         named = {job: f"{program.id} {engine}" for (program, engine), job in jobs.items()}
         how = f"{stack}, {'with vlmpatch' if patched else 'bare'}"
@@ -177,12 +180,13 @@ class Workshop:
             run: ended(finished[job], out / str(number)) for number, (run, job) in enumerate(jobs.items())
         }
 
-    def job(self, run: Run, made: Path, out: Path) -> Job:
-        """The words of one run, as a user types them."""
+    def job(self, run: Run, made: Mapping[str, Path], out: Path) -> Job:
+        """The words of one run, as a user types them; ``made`` are folders of checkpoints by their names."""
         program, engine = run
         root = self.unpacked(program)
         out.mkdir(parents=True)
-        places = {"out": str(out / "trained"), "made": str(made), "root": str(root), "files": str(out)}
+        places = {"out": str(out / "trained"), "root": str(root), "files": str(out)}
+        places |= {name: str(folder) for name, folder in made.items()}
         for name, text in program.files.items():
             (out / name).write_text(_filled(text, places))
         folders = os.pathsep.join(str(root / each) for each in program.folders)
@@ -192,28 +196,47 @@ class Workshop:
         script = HERE / program.driver if program.driver else root / program.script
         start = (START, out / "result.json", folders, settings, script)
         switch = program.off if engine == REFERENCE else program.on
-        return Job((*map(str, start), *words, *switch, *_of_engine(engine, out)), limit=LIMIT)
+        engine_words = _of_engine(engine, out, program.settings.get("zero", {}))
+        return Job((*map(str, start), *words, *switch, *engine_words), limit=LIMIT)
 
 
 def checkpoints(stack: str) -> Path:
     """The folder of checkpoints and data for ``stack``, made once."""
+    return _made(stack, f"shipped-{stack}-{recipe()}", ["python", "-m", "tests.shipped.make"])
+
+
+def of_maker(stack: str, name: str) -> Path:
+    """The folder of what ``models/NAME.py`` makes, beside the checkpoints that all programs have."""
+    command = ["python", "-m", f"tests.shipped.models.{name}", str(checkpoints(stack))]
+    return _made(stack, f"shipped-{stack}-{name}-{recipe((name,))}", command)
+
+
+def _made(stack: str, name: str, command: Sequence[str]) -> Path:
+    """The folder of that name that ``command`` fills, inside ``stack``, once."""
     made = envs.read_stacks()[stack]
     envs.make(made)
-    folder = envs.cache_root() / "models" / f"shipped-{stack}-{recipe()}"
+    folder = envs.cache_root() / "models" / name
     with envs.locked(folder.with_suffix(".lock")):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            finished = launch.run(made, ["python", "-m", "tests.shipped.make", folder], limit=240)
+            finished = launch.run(made, [*command, folder], limit=240)
             if finished.rc != 0:
                 raise RuntimeError(str(finished))
             (folder / "complete").touch()
     return folder
 
 
-def recipe() -> str:
-    """Of what makes checkpoints and data, as it is now."""
+def makers(program: Program) -> tuple[str, ...]:
+    """The names of the makers whose folders it is told."""
+    said = json.dumps([program.arguments, program.settings, program.files])
+    return tuple(name for name in sorted(path.stem for path in MODELS.glob("*.py")) if f"{{{name}}}" in said)
+
+
+def recipe(names: Sequence[str] = ()) -> str:
+    """Of what makes checkpoints and data, with the makers of these names, as it is now."""
     sources = [HERE / "make.py", *sorted((HERE.parent / "standin").rglob("*.py"))]
+    sources += [MODELS / f"{name}.py" for name in names]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:8]
 
 
@@ -228,8 +251,8 @@ def _filled(word: str, places: Mapping[str, str]) -> str:
     return word
 
 
-def _of_engine(engine: str, out: Path) -> list[str]:
-    """What the launch line says of the engine."""
+def _of_engine(engine: str, out: Path, zero: Mapping[str, Any]) -> list[str]:
+    """What the launch line says of the engine; ``zero`` is more of DeepSpeed's configuration."""
     if engine in FSDP:
         path = out / "fsdp.json"
         # accelerate knows no CPU that could receive the states of modules.
@@ -247,6 +270,7 @@ def _of_engine(engine: str, out: Path) -> list[str]:
             "stage3_gather_16bit_weights_on_model_save": True,  # as the repositories' own configurations say
         },
         "zero_allow_untested_optimizer": True,
+        **zero,
     }
     path = out / "deepspeed.json"
     path.write_text(json.dumps(config))

@@ -111,7 +111,7 @@ def told(program: Program) -> str:
     words = {name: value for name, value in dataclasses.asdict(program).items() if name not in JUDGED}
     stack = envs.read_stacks()[program.stack]
     pins = (stack.torch, sorted(stack.packages), sorted(stack.no_deps))
-    return _digest(words, pins, programs.recipe())
+    return _digest(words, pins, programs.recipe(programs.makers(program)))
 
 
 def key(program: Program) -> str:
