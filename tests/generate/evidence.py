@@ -15,7 +15,8 @@ from tests.trust import record
 
 # Public texts that nobody here had seen, the cause of each judged before ``explain`` read it: `judged` has
 # the failures that are right, `unknown` where no page has the cause, `other` where it is about something
-# else, `open` where it does not decide.
+# else, `open` where it does not decide. `form` says whether a text has a `message` or a log, or is `prose`
+# alone; it was not kept of the first batches.
 FRESH = pages.ROOT / "data" / "explain-fresh.csv"
 BEGIN = "<!-- generated from data/explain-fresh.csv: make generate -->"
 HEAD = {
@@ -34,6 +35,9 @@ COUNTED = {
         r"(?P<perhaps>[\d,]+) had the right\s+failure among those that it may be, "
         r"(?P<wrong>[\d,]+) were answered wrongly\s+and (?P<missed>[\d,]+) were missed",
         r"of the (?P<others>[\d,]+) about something else (?P<claimed>[\d,]+) were\s+claimed",
+        r"Of the (?P<message_deciding>[\d,]+) that decide and have a message or a log "
+        r"(?P<message_right>[\d,]+) were answered\s+rightly, "
+        r"of the (?P<prose_deciding>[\d,]+) that are prose alone (?P<prose_right>[\d,]+)",
     ),
     "zh": (
         r"(?P<programs>[\d,]+) 个与它无关的程序",
@@ -44,6 +48,9 @@ COUNTED = {
         r"(?P<perhaps>[\d,]+) 条把正确的失败列为可能之一，\s*(?P<wrong>[\d,]+) 条回答错误，"
         r"(?P<missed>[\d,]+) 条没有认出",
         r"与此无关的 (?P<others>[\d,]+) 条中有 (?P<claimed>[\d,]+) 条被误认",
+        r"能够判定且带有报错或日志的 (?P<message_deciding>[\d,]+) 条中，"
+        r"(?P<message_right>[\d,]+) 条回答正确；"
+        r"只有文字描述的 (?P<prose_deciding>[\d,]+) 条中，(?P<prose_right>[\d,]+) 条回答正确",
     ),
 }
 
@@ -84,6 +91,12 @@ def drawn() -> list[dict[str, str]]:
 def fresh(rows: list[dict[str, str]]) -> dict[str, int]:
     """How ``explain`` did on ``rows``."""
     deciding = [row["answer"] for row in rows if row["judged"] not in ("other", "open")]
+    forms = {
+        form: [
+            row["answer"] for row in rows if row["form"] == form and row["judged"] not in ("other", "open")
+        ]
+        for form in ("message", "prose")
+    }
     others = [row["answer"] for row in rows if row["judged"] == "other"]
     answers = Counter(deciding)
     return {
@@ -91,6 +104,8 @@ def fresh(rows: list[dict[str, str]]) -> dict[str, int]:
         **{each: answers[each] for each in ("right", "perhaps", "wrong", "missed")},
         "others": len(others),
         "claimed": others.count("claimed"),
+        **{f"{form}_deciding": len(given) for form, given in forms.items()},
+        **{f"{form}_right": given.count("right") for form, given in forms.items()},
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.test_explain import of
 
@@ -806,3 +808,35 @@ def test_what_is_told_beside_a_traceback_that_is_cut_is_perhaps_that() -> None:
     found = of(told + cut)
     assert found.hit is None
     assert [failure.id for failure in found.perhaps] == ["F25"]
+
+
+def test_what_a_title_names_is_the_answer_where_it_is_nothing_of_ours() -> None:
+    named = of("# GRPO of Qwen2.5-VL 7B, training ends in OOM\n\nEight cards. What can I do?\n").hit
+    assert named is not None
+    assert named.failure.id == "out-of-memory"
+    told = of(
+        "# A question about the table\n\nEach of my attempts to train 34B on eight cards ended in oom.\n"
+    )
+    assert told.hit is None
+    assert [failure.id for failure in told.perhaps] == ["out-of-memory"]
+    ours = of("# FSDP hangs when it saves the model\n\nOn four cards, not on two.\n")
+    assert ours.hit is None
+    assert [failure.id for failure in ours.perhaps] == ["F12"]
+
+
+def test_what_a_title_names_counts_beside_a_traceback_that_is_cut() -> None:
+    cut = 'Traceback (most recent call last):\n  File "/x/run.py", line 1, in main\n    load(path)\n'
+    found = of("# GRPO of Qwen2.5-VL 7B, training ends in OOM\n\n" + cut).hit
+    assert found is not None
+    assert found.failure.id == "out-of-memory"
+
+
+@given(st.integers(min_value=0, max_value=90))
+def test_how_long_a_line_is_does_not_take_a_message_away(more: int) -> None:
+    """A line as wide as a terminal may have been cut; what stands in it whole is what it says."""
+    found = of(
+        "# LLaVA under ZeRO-3 is stuck: Caught RuntimeError in replica 0 on device 0." + "x" * more + "\n\n"
+        "Qwen2-VL, text-only samples among images, training hangs.\n"
+    ).hit
+    assert found is not None
+    assert found.failure.id == "data-parallel"

@@ -143,11 +143,14 @@ class _Findings:
         title = first[:TITLE] if below or len(self.loose) > 1 else ""
         for message in (*self.loose, *([unknown] if unknown else [])):
             for failure, symptom in told:
-                doubtful = unknown or (self.cut if symptom.kind == "perhaps" else None)
+                # What the title says is what the report is about; of ours it must be beyond doubt.
+                named = failure.foreign and vocabulary.tells(title, symptom.told)
+                kind = "told" if named else symptom.kind
+                doubtful = unknown or (self.cut if kind == "perhaps" else None)
                 if vocabulary.tells(message.text, symptom.told, title=title):
                     if doubtful is None:
                         self.ranks.setdefault(failure.id, set()).add(message.source)
-                        self.hits.append(Hit(failure, symptom, message))
+                        self.hits.append(Hit(failure, symptom._replace(kind=kind), message))
                     else:
                         self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), doubtful))
                 elif doubtful is None and vocabulary.tells(message.text, symptom.told, APART):
@@ -246,7 +249,9 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     undecided = {
         id(hit.message)
         for hit in hits
-        if hit.symptom.kind == "perhaps" and not hit.failure.foreign and CUT in hit.message.text
+        if hit.symptom.kind == "perhaps"
+        and not (hit.failure.foreign or _is_told(hit.symptom))
+        and CUT in hit.message.text
     }
     hits = [
         hit
