@@ -18,7 +18,9 @@ non-reentrant one where that outcome is known: inside a DDP that searches for un
 first block on that ran twice before a backward; and where a block is handed such a dictionary. As the first
 of two runs cannot be told from an only one, a block's runs up to its first backward are non-reentrant too,
 and recomputed to their end; their gradients are the same. A block whose forward asks in which grad mode it
-runs is not: it would see another. It is said once, in the backward that would have ended the run. Everywhere
+runs is not: it would see another. Nor is one that keeps what it makes in its first run (a mask, a scale): the
+recomputation, which does not make it again, saves fewer tensors, and the non-reentrant variant refuses that.
+It is said once, in the backward that would have ended the run. Everywhere
 else (one process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP,
 blocks that run once) what the user said stands, and nothing is printed. So it does where another library has
 put a function in the place of torch's that asks for True again.
@@ -30,10 +32,11 @@ https://github.com/modelscope/ms-swift/issues/3128
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
@@ -156,7 +159,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
         if reduced is None or _backward_number() != -1:  # inside of another segment
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
-        if reduced.stands(block) or (not reduced.twice and _reads_grad_mode(block)):
+        if reduced.stands(block) or (not reduced.twice and _runs_otherwise(block)):
             result = as_said()
         else:
             result = non_reentrant(asked := Asked(block), whole=not reduced.twice)
@@ -215,21 +218,35 @@ def _shares(block: Any) -> bool:
     return any(getattr(part, mark, False) for part in block.modules() for mark in SHARES)
 
 
-def _reads_grad_mode(block: Any) -> bool:
-    """Whether a forward of ``block`` asks for the grad mode, which the reentrant first pass lacks."""
+def _runs_otherwise(block: Any) -> bool:
+    """Whether a forward of ``block`` may do otherwise in a recomputation that the user did not ask for."""
     classes = {type(part) for part in block.modules() if not type(part).__module__.startswith("torch.")}
-    return any(GRAD_MODE in names for cls in classes for names in _names_within(cls.forward))
+    return any(_looks(code) for cls in classes for code in _codes_within(cls.forward))
 
 
-def _names_within(forward: Any) -> Iterator[tuple[str, ...]]:
-    """What ``forward`` and what it decorates name, without what asks only whether to checkpoint.
+@functools.cache
+def _looks(code: CodeType) -> bool:
+    """Whether it asks for the grad mode, or reads an attribute before it sets it."""
+    if GRAD_MODE in code.co_names:
+        return True
+    read = set()
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "LOAD_ATTR":
+            read.add(instruction.argval)
+        elif instruction.opname == "STORE_ATTR" and instruction.argval in read:
+            return True
+    return False
+
+
+def _codes_within(forward: Any) -> Iterator[CodeType]:
+    """The code of ``forward`` and of what it decorates, without what asks only whether to checkpoint.
 
     That is, from transformers 5.24 on, every layer's; the checkpoint runs what is beneath it.
     """
     while forward is not None:
-        names = getattr(getattr(forward, "__code__", None), "co_names", ())
-        if CHECKPOINTS not in names:
-            yield names
+        code = getattr(forward, "__code__", None)
+        if code is not None and CHECKPOINTS not in code.co_names:
+            yield code
         forward = getattr(forward, "__wrapped__", None)
 
 

@@ -475,3 +475,59 @@ def test_what_may_be_absent_from_an_adapters_checkpoint(
         trainer.deepspeed_load_checkpoint(engine, "checkpoint-2")
     assert engine.module.held == ({"frozen": 1.0, "lora": 2.0, "buffer": 3.0} | ({} if ends else saved))
     assert "load_checkpoint" not in vars(engine)
+
+
+class LanguageModel:
+    """What a forward may call: a model."""
+
+    def get_input_embeddings(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("body", "hands_on"),
+    [
+        ("self.language_model(inputs_embeds=x, **kwargs)", False),  # LLaVA's: it gets no labels
+        ("kwargs.pop('use_cache', None)", False),
+        ("super().forward(x, **kwargs)", False),
+        ("super().forward(x, labels=labels, **kwargs)", True),
+        ("self.language_model(x, labels, **kwargs)", True),
+        ("self.number(x, **kwargs)", True),
+        ("number(x, kwargs)", True),
+        ("self.absent.number(x, **kwargs)", True),
+    ],
+)
+def test_a_forward_that_hands_the_number_of_tokens_on(body: str, hands_on: bool) -> None:
+    patch = patch_file("loss-kwargs-ignored")
+    model = SimpleNamespace(language_model=LanguageModel(), number=print)
+    assert (
+        patch.hands_on(f"    def forward(self, x, labels=None, **kwargs):\n        {body}\n", model)
+        is hands_on
+    )
+    assert not patch.hands_on("def forward(self, x, labels=None):\n    number(x)\n", model)
+    inside = f"def forward(self, x, **kwargs):\n    {body}\n"  # the labels are among them
+    assert patch.hands_on(inside, model) is not body.startswith("kwargs.")
+
+
+class Keeping:
+    """Forwards of blocks, by what they do with an attribute."""
+
+    made: Any = None
+    scale: Any = None
+
+    def once(self, x: float) -> float:
+        if self.made is None:
+            self.made = x
+        return x + self.made
+
+    def each_time(self, x: float) -> float:
+        self.scale = x
+        return x + self.scale
+
+    def never(self, x: float) -> Any:
+        return x + self.made
+
+
+@pytest.mark.parametrize(("name", "otherwise"), [("once", True), ("each_time", False), ("never", False)])
+def test_a_block_that_keeps_what_its_first_run_made(name: str, otherwise: bool) -> None:
+    patch = patch_file("explicit-reentrant-warning")
+    assert any(map(patch._looks, patch._codes_within(getattr(Keeping, name)))) is otherwise
