@@ -514,12 +514,12 @@ class Keeping:
     made: Any = None
     scale: Any = None
 
-    def once(self, x: float) -> float:
+    def once(self, x: float) -> Any:
         if self.made is None:
             self.made = x
         return x + self.made
 
-    def each_time(self, x: float) -> float:
+    def each_time(self, x: float) -> Any:
         self.scale = x
         return x + self.scale
 
