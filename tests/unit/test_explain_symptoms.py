@@ -611,3 +611,51 @@ ORDINARY = """Traceback (most recent call last):
 @pytest.mark.parametrize("error", UNRELATED)
 def test_ordinary_errors_of_python_and_torch_are_not_claimed(error: str) -> None:
     assert said(ORDINARY + error) is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "RuntimeError: Detected a disagreement on list length between rank0 and rank7:",
+        "RuntimeError: disagreement between rank0 and rank1: rank0: [[4, 7]], rank1: [[4, 8]]",
+    ],
+)
+def test_ranks_that_disagree_are_those_of_experts_where_the_log_has_them(message: str) -> None:
+    hit = of("model: Qwen3.5-35B-A3B, deepspeed zero3\n" + message).hit
+    assert hit is not None
+    assert hit.failure.id == "F27"
+    found = of(message)
+    assert found.hit is None
+    assert {failure.id for failure in found.perhaps} == {"F11", "F27"}
+
+
+LACKING = "AttributeError: 'SegmentHead' object has no attribute '_supports_flash'"
+
+
+def test_an_attribute_that_is_not_there_is_another_releases_where_a_person_speaks_of_releases() -> None:
+    told = "It worked before transformers was upgraded to the latest version.\n"
+    hit = of("LLaVA, fine-tuning\n" + told + LACKING).hit
+    assert hit is not None
+    assert hit.failure.id == "versions"
+    assert of("LLaVA, fine-tuning\n" + LACKING).hit is None
+
+
+@pytest.mark.parametrize(
+    ("message", "id_"),
+    [
+        ("AttributeError: 'DeepSpeedEngine' object has no attribute 'generate'", "wrapped-model"),
+        ("AttributeError: 'LlamaForCausalLM' object has no attribute 'optimizer'", "trl-hooks"),
+        ("AttributeError: 'GPT2LMHeadModel' object has no attribute 'backward'", "launcher"),
+        ("RuntimeError: CUDA error: named symbol not found", "cuda"),
+        ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
+        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "old-gpu"),
+        ("ValueError: Can't find a valid checkpoint at out/checkpoint-1500", "no-state"),
+        ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970", "network"),
+        ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "forked-cuda"),
+        ("E0617 api.py:874] failed (exitcode: -11) local_rank: 0 (pid: 5) of binary: python", "crash"),
+    ],
+)
+def test_what_is_none_of_ours_has_its_family(message: str, id_: str) -> None:
+    hit = of("Qwen2-VL is fine-tuned after an upgrade to the latest version.\n" + message).hit
+    assert hit is not None
+    assert hit.failure.id == id_
