@@ -13,8 +13,9 @@ Since the Trainer's first DDP; transformers 4.45 to 5.23 have the rule.
 
 The change: where the user said nothing, the model has a vision or audio tower that is being trained, or a
 module an expert, and its checkpointing is non-reentrant, the search stays on, as it is with checkpointing
-off. A dense text model, a frozen tower, ``use_reentrant=True`` and an explicit ``ddp_find_unused_parameters``
-see no change.
+off. A tower is known by what the configuration says, else by a convolution over pictures that lies beside the
+embedding of a text: Ovis and Phi-3-vision have names of their own. A dense text model, a model of pictures
+alone, a frozen tower, ``use_reentrant=True`` and an explicit ``ddp_find_unused_parameters`` see no change.
 
 Upstream: https://github.com/huggingface/transformers/pull/4659
 """
@@ -33,6 +34,7 @@ _TOWERS = ("vision_config", "audio_config", "mm_vision_tower")
 # Where the rule stands, before transformers 5 and from then on.
 _METHODS = ("_wrap_model", "_build_accelerator_args")
 _LANGUAGE = ("language_model", "text_model", "llm", "lm_head")
+_PICTURES = {"Conv2d", "Conv3d"}
 
 
 def look(code: Code) -> str | None:
@@ -101,8 +103,49 @@ def _checkpoint_functions(model: Any) -> Iterator[Any]:
 def _trains_a_tower(model: Any) -> bool:
     config = getattr(model, "config", None)
     if not any(getattr(config, name, None) is not None for name in _TOWERS):
-        return False
+        return any(
+            parameter.requires_grad
+            for tower in _beside_the_text(model)
+            for parameter in model.get_submodule(tower).parameters()
+        )
     return any(
         parameter.requires_grad and not any(part in _LANGUAGE for part in name.split("."))
         for name, parameter in model.named_parameters()
     )
+
+
+def _beside_the_text(model: Any) -> set[str]:
+    """The largest modules that look at pictures and do not hold the embedding of the text."""
+    text = next(_texts(model), None)
+    if text is None:
+        return set()
+    modules = dict(model.named_modules())
+    around = {place for name, module in modules.items() if module is text for place in _path(name)}
+    if not around:
+        return set()
+    return {
+        next(place for place in _path(name) if place not in around)
+        for name, module in modules.items()
+        if _is_a(module, _PICTURES)
+    }
+
+
+def _texts(model: Any) -> Iterator[Any]:
+    """The embeddings of text of the models in it: Ovis does not hand on what its language model says."""
+    for module in model.modules():
+        try:
+            found = module.get_input_embeddings()
+        except Exception:  # code of the model's own, which is not asked elsewhere
+            continue
+        if _is_a(found, {"Embedding"}):
+            yield found
+
+
+def _path(name: str) -> list[str]:
+    """The names of all that holds the module of this name, the largest first, and its own."""
+    parts = name.split(".")
+    return ["", *(".".join(parts[:end]) for end in range(1, len(parts) + 1))]
+
+
+def _is_a(module: Any, names: set[str]) -> bool:
+    return any(base.__name__ in names for base in type(module).__mro__)

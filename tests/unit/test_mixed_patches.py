@@ -204,6 +204,63 @@ def test_text_models_and_frozen_towers_do_not_pay_for_it() -> None:
     assert not search({}, "model.language_model.layers.0.weight", "lm_head.weight", vision_config={})
 
 
+class Conv2d:
+    """As torch's, by its name."""
+
+
+class Embedding:
+    """The same."""
+
+
+class Tree:
+    """A model by the names of its modules; those of ``trained`` have a parameter that is."""
+
+    def __init__(self, modules: dict[str, Any], *trained: str, text: Any = None) -> None:
+        self.named, self.trained, self.text = modules, trained, text
+        self.config = SimpleNamespace()
+
+    def named_modules(self) -> Any:
+        return [("", self), *self.named.items()]
+
+    def modules(self) -> Any:
+        return [module for _, module in self.named_modules()]
+
+    def named_parameters(self) -> Any:
+        return [
+            (f"{name}.weight", SimpleNamespace(requires_grad=name in self.trained)) for name in self.named
+        ]
+
+    def get_submodule(self, place: str) -> Any:
+        inside = [name for name in self.named if name == place or name.startswith(f"{place}.")]
+        found = [SimpleNamespace(requires_grad=name in self.trained) for name in inside]
+        return SimpleNamespace(parameters=lambda: found)
+
+    def get_input_embeddings(self) -> Any:
+        if self.text is None:
+            raise NotImplementedError
+        return self.text
+
+
+def test_a_tower_is_known_by_what_it_is_where_the_configuration_has_no_name_for_it() -> None:
+    text = Embedding()
+    ovis = {"llm": Tree({}, text=text), "llm.tokens": text, "eye.vit.patches": Conv2d(), "eye.head": None}
+    assert unused._trains_a_tower(Tree(ovis, "eye.head"))  # Ovis: it has no embedding of its own
+    assert not unused._trains_a_tower(Tree(ovis, "llm.tokens"))  # a frozen tower
+    phi = {"model.tokens": text, "model.images.clip.patches": Conv2d(), "model.layers": None}
+    assert unused._trains_a_tower(Tree(phi, "model.images.clip.patches", text=text))
+    assert not unused._trains_a_tower(Tree(phi, "model.layers", text=text))
+
+
+def test_what_reads_no_text_or_sees_no_picture_is_left_alone() -> None:
+    patches = Conv2d()
+    vit = {"embeddings.patches": patches, "encoder": None}
+    assert not unused._trains_a_tower(Tree(vit, "embeddings.patches", "encoder", text=patches))
+    detector = {"backbone": patches, "queries": Embedding()}
+    assert not unused._trains_a_tower(Tree(detector, "backbone", "queries"))
+    text = Embedding()
+    assert not unused._trains_a_tower(Tree({"tokens": text, "layers": None}, "tokens", "layers", text=text))
+
+
 class Part:
     """A module of parts; a number is a parameter, trained where it is above zero."""
 
