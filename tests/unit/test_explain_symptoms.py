@@ -659,3 +659,9 @@ def test_what_is_none_of_ours_has_its_family(message: str, id_: str) -> None:
     hit = of("Qwen2-VL is fine-tuned after an upgrade to the latest version.\n" + message).hit
     assert hit is not None
     assert hit.failure.id == id_
+
+
+def test_a_reader_of_videos_that_is_replaced_by_another_is_no_sample_that_cannot_be_used() -> None:
+    assert (
+        of("video_reader_backend decord error, use torchvision as default, msg: nframes: got 0").hit is None
+    )
