@@ -9,7 +9,8 @@ the forwards of its model; before it exists, or for a model it was never given, 
 What is done: a module made under ``zero.Init`` gathers for a call from outside, after the ranks have met,
 without a collective, and know that all make it. A rank that calls alone gets an error within a minute, a call
 from a worker process, or one that is meant to be trained through, at once: module, rank and remedy. Once
-an engine has the model, nothing of this is left on it.
+an engine has the model, nothing of this is left on it, and a module around it, made under the same
+``zero.Init`` (one that computes the loss), may be called as ever.
 
 Every DeepSpeed. Upstream: https://github.com/modelscope/ms-swift/issues/938,
 https://github.com/RLHF-V/RLAIF-V/issues/9, https://github.com/QwenLM/Qwen3-VL/issues/1473
@@ -23,13 +24,13 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.distributed import rank
 from .._shared.rendezvous import attend, rendezvous
-from .._shared.zero3_parameters import any_absent, whole, whole_when_touched
+from .._shared.zero3_parameters import absent, whole, whole_when_touched
 
 REMEDY = "Encode in advance, without ZeRO-3, or let every rank make as many calls."
 IN_WORKER = (
@@ -43,6 +44,7 @@ TRAINED = (
 )
 
 _handles: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+_taken: WeakSet[Any] = WeakSet()  # what an engine has, and gathers for
 
 
 def look(code: Code) -> str | None:
@@ -74,9 +76,16 @@ def apply(patch: Patch, module: ModuleType) -> None:
 def taken(original: Callable[..., Any], self: Any, /, module: Any, *args: Any, **kwargs: Any) -> None:
     """An engine takes ``module``: it gathers from now on."""
     for part in module.modules():
+        _taken.add(part)
         for handle in _handles.pop(part, ()):
             handle.remove()
     original(self, module, *args, **kwargs)
+
+
+def lacks(module: Any) -> bool:
+    """Whether ``module`` has a parameter that is not here and that no engine gathers."""
+    others = (part for part in module.modules() if part not in _taken)
+    return any(absent(parameter) for part in others for parameter in part._parameters.values())
 
 
 class Calls:
@@ -115,7 +124,7 @@ class Calls:
         frame = contextlib.ExitStack()
         outermost = not self.frames
         self.frames.append(frame)
-        if not self.patch.active or (outermost and not any_absent(module)):
+        if not self.patch.active or (outermost and not lacks(module)):
             return
         if outermost:
             self.check(module)
