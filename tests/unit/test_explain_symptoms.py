@@ -652,6 +652,9 @@ def test_an_attribute_that_is_not_there_is_another_releases_where_a_person_speak
         ("ValueError: Can't find a valid checkpoint at out/checkpoint-1500", "no-state"),
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970", "network"),
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "forked-cuda"),
+        ("RuntimeError: Could not load libtorchcodec. Likely causes:", "environment"),
+        ("AttributeError: 'PreTrainedTokenizerFast' object has no attribute 'image_processor'", "tokenizer"),
+        ("AssertionError: CPUAdam param is on cuda:0 and must be 'cpu'", "configuration"),
         ("E0617 api.py:874] failed (exitcode: -11) local_rank: 0 (pid: 5) of binary: python", "crash"),
     ],
 )
@@ -665,3 +668,25 @@ def test_a_reader_of_videos_that_is_replaced_by_another_is_no_sample_that_cannot
     assert (
         of("video_reader_backend decord error, use torchvision as default, msg: nframes: got 0").hit is None
     )
+
+
+PLACES = (
+    "RuntimeError: shape mismatch: value tensor of shape [256, 576] "
+    "cannot be broadcast to indexing result of shape "
+)
+
+
+@pytest.mark.parametrize("places", ["[192, 576]", "[0, 576]"])
+def test_parts_of_a_picture_that_have_other_places_are_a_samples(places: str) -> None:
+    hit = of(PLACES + places).hit
+    assert hit is not None
+    assert hit.failure.id == "data"
+
+
+def test_a_group_without_a_parameter_that_deepspeed_flattens_is_told_as_perhaps() -> None:
+    found = of(
+        "    return self.flatten(align_dense_tensors(tensor_list, alignment))\n"
+        "RuntimeError: torch.cat(): expected a non-empty list of Tensors"
+    )
+    assert found.hit is None
+    assert "nothing-trained" in {failure.id for failure in found.perhaps}
