@@ -159,8 +159,10 @@ class Workshop:
     def run(self, stack: str, runs: Sequence[Run], *, patched: bool) -> dict[Run, Ended]:
         """Run programs of one stack, each on two ranks; all are forked from one process."""
         made = checkpoints(stack)
-        wanted = {name for program, _ in runs for name in makers(program)}
-        folders = {"made": made} | {name: of_maker(stack, name) for name in wanted}
+        wanted = {name: program for program, _ in runs for name in makers(program)}
+        folders = {"made": made} | {
+            name: of_maker(stack, name, self.unpacked(program)) for name, program in wanted.items()
+        }
         out = Path(tempfile.mkdtemp(dir=self.folder))
         jobs = {run: self.job(run, folders, out / str(number)) for number, run in enumerate(runs)}
         numbers = {job: f"{number} of {len(jobs)}" for number, job in enumerate(jobs.values(), 1)}
@@ -205,13 +207,14 @@ def checkpoints(stack: str) -> Path:
     return _made(stack, f"shipped-{stack}-{recipe()}", ["python", "-m", "tests.shipped.make"])
 
 
-def of_maker(stack: str, name: str) -> Path:
+def of_maker(stack: str, name: str, repository: Path) -> Path:
     """The folder of what ``models/NAME.py`` makes, beside the checkpoints that all programs have."""
     command = ["python", "-m", f"tests.shipped.models.{name}", str(checkpoints(stack))]
-    return _made(stack, f"shipped-{stack}-{name}-{recipe((name,))}", command)
+    folder = f"shipped-{stack}-{name}-{recipe((name,))}"
+    return _made(stack, folder, command, {"REPOSITORY": str(repository)})
 
 
-def _made(stack: str, name: str, command: Sequence[str]) -> Path:
+def _made(stack: str, name: str, command: Sequence[str], env: Mapping[str, str] | None = None) -> Path:
     """The folder of that name that ``command`` fills, inside ``stack``, once."""
     made = envs.read_stacks()[stack]
     envs.make(made)
@@ -220,7 +223,7 @@ def _made(stack: str, name: str, command: Sequence[str]) -> Path:
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            finished = launch.run(made, [*command, folder], limit=240)
+            finished = launch.run(made, [*command, folder], limit=240, env=env)
             if finished.rc != 0:
                 raise RuntimeError(str(finished))
             (folder / "complete").touch()

@@ -5,9 +5,8 @@
 ``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that
 are imported and that this stack's release does not have; ``set``, values that the repository asks its users
 to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub; ``joined``:
-its ranks are joined before it begins, for it would ask for NCCL and count GPUs; ``cwd``, the folder in which
-it is started; ``fsdp``, the version of FSDP that shards, if one does. ``RESULT`` is what the training came
-to: the log, and weights.
+its ranks are joined before it begins, for it would ask for NCCL and count GPUs; ``fsdp``, the version of FSDP
+that shards, if one does. ``RESULT`` is what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
@@ -81,7 +80,6 @@ def main() -> None:
         module, _, name = place.partition(":")
         vars(importlib.import_module(module))[name].update(value)
     _found_here(asked.get("hub", {}))
-    os.chdir(asked.get("cwd", "."))
     sys.argv = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
     _record(result)
