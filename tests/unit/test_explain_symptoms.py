@@ -653,6 +653,14 @@ def test_an_attribute_that_is_not_there_is_another_releases_where_a_person_speak
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970", "network"),
         ("RuntimeError: Cannot re-initialize CUDA in forked subprocess.", "forked-cuda"),
         ("RuntimeError: Could not load libtorchcodec. Likely causes:", "environment"),
+        (
+            "AttributeError: Can't pickle local object 'DeepSpeedEngine._hook.<locals>._post_hook'",
+            "spawned-workers",
+        ),
+        (
+            "requests.exceptions.ChunkedEncodingError: ('Connection broken: IncompleteRead(2 bytes read)')",
+            "hub",
+        ),
         ("AttributeError: 'PreTrainedTokenizerFast' object has no attribute 'image_processor'", "tokenizer"),
         ("AssertionError: CPUAdam param is on cuda:0 and must be 'cpu'", "configuration"),
         ("E0617 api.py:874] failed (exitcode: -11) local_rank: 0 (pid: 5) of binary: python", "crash"),
