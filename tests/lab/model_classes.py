@@ -33,7 +33,7 @@ Line = Mapping[str, str]
 Found = dict[str, dict[str, dict[str, str]]]  # by stack and class
 # What is known of what differs, by the folder in transformers: failures, or why it is none.
 KNOWN = {
-    **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified"), "F52"),
+    **dict.fromkeys(("gemma3n", "gemma4", "gemma4_unified", "gemma4_unified_assistant"), "F52"),
     **dict.fromkeys(
         ("blt", "conditional_detr", "detr", "dinov2", "dinov2_with_registers", "qwen3_omni_moe"), "F22"
     ),

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-CACHES = ("past_key_values", "hidden_states", "attentions", "cross_attentions", "decoder_hidden_states")
+CACHES = (
+    *("past_key_values", "cache"),  # the second from transformers 5.24 on
+    *("hidden_states", "attentions", "cross_attentions", "decoder_hidden_states"),
+)
 
 
 def value(outputs: Any) -> Any:

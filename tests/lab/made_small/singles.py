@@ -105,6 +105,24 @@ DBRX = {  # whole, for its parts refuse to be made again of what they say
     "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
 }
 SIZES: dict[str, dict[str, Any]] = {
+    "gemma4_assistant": {
+        "text_config": {
+            "num_hidden_layers": 4,
+            "num_kv_shared_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            **dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), 0),
+        },
+        "backbone_hidden_size": 32,
+    },
+    "apertus1p5": {
+        "text_config": {"vocab_size": 160, "rope_parameters": PLAIN},
+        "vision_config": {"codebook_size": 16, "base_channels": 32, "channel_multiplier": [1, 1]},
+        "audio_config": {
+            "codebook_size": 16,
+            **dict.fromkeys(("hidden_size", "codebook_dim", "decoder_hidden_size"), 32),
+        },
+        **{"image_token_id": IMAGE, "image_token_offset": 128, "audio_token_offset": 144},
+    },
     "autoformer": {"label_length": 4},
     "bamba": {"mamba_chunk_size": 8},
     "BeitForSemanticSegmentation": {"num_hidden_layers": 4, "out_indices": STAGES},
@@ -533,6 +551,15 @@ def series(rows: int, *named: str, ahead: bool = False) -> Drawn:
     return drawn
 
 
+def kept(config: Any) -> Any:
+    """Keys and values that another model kept, by the kind of attention."""
+    kinds = zip(config.text_config.layer_types, config.text_config.per_layer_config, strict=True)
+    return {
+        kind: tuple(plain(ROWS, layer.num_key_value_heads, 5, layer.head_dim)(config) for _ in "kv")
+        for kind, layer in kinds
+    }
+
+
 def part(config: Any, name: str) -> Any:
     """That part of a configuration, or what is one itself."""
     return getattr(config, name, config)
@@ -580,7 +607,17 @@ UNITS = {
     "char_input_ids": ids(ROWS, LENGTH),
     "char_count_per_id": ones(ROWS, LENGTH),
 }
+DRAFT = {  # made one token at a time
+    "inputs_embeds": lambda config: some(ROWS, 1, 2 * config.backbone_hidden_size)(config),
+    "shared_kv_states": kept,
+}
 INPUTS: dict[str, dict[str, Drawn]] = {
+    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), DRAFT),
+    "apertus1p5": {
+        "input_ids": just(*[[*[IMAGE] * 16, 5, 6]] * ROWS),
+        "pixel_values": some(ROWS, 3, 8, 8),
+        "image_sizes": just(*[[8, 8]] * ROWS),
+    },
     "audio_spectrogram_transformer": {
         "input_values": lambda config: some(2, config.max_length, config.num_mel_bins)(config)
     },

@@ -37,6 +37,8 @@ MORE = {
     "deepstack_layer_map": [[0, 0]],
     "num_encoder_layers": 2,
     "num_decoder_layers": 2,
+    "n_input_layers": 1,
+    "n_output_layers": 1,
     "clip_qkv": 8.0,
 }
 PLAIN = {"rope_type": "default", "rope_theta": 1e4}
