@@ -42,7 +42,17 @@ KNOWN = {
     **dict.fromkeys(("maskformer",), "F22 F101"),  # its decoder, and its Swin
     **dict.fromkeys(("pi0",), "F100"),
     **dict.fromkeys(
-        ("muse_glimmer_assistant", "radio", "rf_detr", "speecht5", "splinter", "tipsv2", "wavlm", "whisper"),
+        (
+            "mistral_large4",
+            "muse_glimmer_assistant",
+            "radio",
+            "rf_detr",
+            "speecht5",
+            "splinter",
+            "tipsv2",
+            "wavlm",
+            "whisper",
+        ),
         "F22",
     ),
     **dict.fromkeys(("git",), "F20"),
