@@ -607,7 +607,7 @@ UNITS = {
     "char_input_ids": ids(ROWS, LENGTH),
     "char_count_per_id": ones(ROWS, LENGTH),
 }
-DRAFT = {  # made one token at a time
+DRAFT: dict[str, Drawn] = {  # made one token at a time
     "inputs_embeds": lambda config: some(ROWS, 1, 2 * config.backbone_hidden_size)(config),
     "shared_kv_states": kept,
 }
