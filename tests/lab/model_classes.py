@@ -41,6 +41,7 @@ KNOWN = {
     **dict.fromkeys(("diffusion_gemma",), "F22"),  # the encoder's states are in a cache
     **dict.fromkeys(("maskformer",), "F22 F101"),  # its decoder, and its Swin
     **dict.fromkeys(("pi0",), "F100"),
+    **dict.fromkeys(("omniasr", "omniasr_ctc"), "F5"),  # its first block gets the sound as it is
     **dict.fromkeys(
         (
             "mistral_large4",
