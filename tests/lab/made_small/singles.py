@@ -105,15 +105,6 @@ DBRX = {  # whole, for its parts refuse to be made again of what they say
     "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
 }
 SIZES: dict[str, dict[str, Any]] = {
-    "gemma4_assistant": {
-        "text_config": {
-            "num_hidden_layers": 4,
-            "num_kv_shared_layers": 4,
-            "layer_types": ["sliding_attention", "full_attention"] * 2,
-            **dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), 0),
-        },
-        "backbone_hidden_size": 32,
-    },
     "apertus1p5": {
         "text_config": {"vocab_size": 160, "rope_parameters": PLAIN},
         "vision_config": {"codebook_size": 16, "base_channels": 32, "channel_multiplier": [1, 1]},
@@ -222,6 +213,15 @@ SIZES: dict[str, dict[str, Any]] = {
         "conf_num_attention_heads": 4,
         "conf_num_hidden_layers": 2,
         "sscp_conv_channel_size": [16, 8],
+    },
+    "gemma4_assistant": {
+        "text_config": {
+            "num_hidden_layers": 4,
+            "num_kv_shared_layers": 4,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            **dict.fromkeys(("hidden_size_per_layer_input", "vocab_size_per_layer_input"), 0),
+        },
+        "backbone_hidden_size": 32,
     },
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "gradium_phonon_tts": {"flow_head_config": {"condition_dim": 64, "hidden_size": 64}},
@@ -612,7 +612,6 @@ DRAFT: dict[str, Drawn] = {  # made one token at a time
     "shared_kv_states": kept,
 }
 INPUTS: dict[str, dict[str, Drawn]] = {
-    **dict.fromkeys(("gemma4_assistant", "gemma4_unified_assistant"), DRAFT),
     "apertus1p5": {
         "input_ids": just(*[[*[IMAGE] * 16, 5, 6]] * ROWS),
         "pixel_values": some(ROWS, 3, 8, 8),
@@ -670,6 +669,8 @@ INPUTS: dict[str, dict[str, Drawn]] = {
         "audio_mel": sized(ROWS, 32, "input_feat_size"),
         "audio_mel_mask": lambda config: ones(ROWS, 32)(config) == 0,
     },
+    "gemma4_assistant": DRAFT,
+    "gemma4_unified_assistant": DRAFT,
     "Gemma4AudioModel": {"input_features": some(2, 32, 128), "attention_mask": ones(2, 32)},
     "Gemma4VisionModel": {
         "pixel_values": lambda config: some(2, 36, 3 * config.patch_size**2)(config),
