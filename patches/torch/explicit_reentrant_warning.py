@@ -49,6 +49,7 @@ DOOR = "CheckpointFunction.apply(function, preserve, *args)"
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 HANDED = "shared_kv_states"  # in which blocks leave keys and values for others
 GRAD_MODE, CHECKPOINTS = "is_grad_enabled", "_gradient_checkpointing_func"
+READS = ("LOAD_ATTR", "LOAD_CONST")  # self.mask, and the name in hasattr(self, "mask")
 SHARES = ("store_full_length_kv", "is_kv_shared_layer")  # what an attention says that does either
 _OVERRULED = (
     "use_reentrant=True was passed, and {where} it can only end in {what}. This run uses the non-reentrant "
@@ -226,12 +227,12 @@ def _runs_otherwise(block: Any) -> bool:
 
 @functools.cache
 def _looks(code: CodeType) -> bool:
-    """Whether it asks for the grad mode, or reads an attribute before it sets it."""
+    """Whether it asks for the grad mode, or reads an attribute, or asks for it by name, before it sets it."""
     if GRAD_MODE in code.co_names:
         return True
     read = set()
     for instruction in dis.get_instructions(code):
-        if instruction.opname == "LOAD_ATTR":
+        if instruction.opname in READS and isinstance(instruction.argval, str):
             read.add(instruction.argval)
         elif instruction.opname == "STORE_ATTR" and instruction.argval in read:
             return True

@@ -519,6 +519,11 @@ class Keeping:
             self.made = x
         return x + self.made
 
+    def asked_for(self, x: float) -> Any:
+        if not hasattr(self, "made"):
+            self.made = x
+        return x + self.made
+
     def each_time(self, x: float) -> Any:
         self.scale = x
         return x + self.scale
@@ -527,7 +532,9 @@ class Keeping:
         return x + self.made
 
 
-@pytest.mark.parametrize(("name", "otherwise"), [("once", True), ("each_time", False), ("never", False)])
+@pytest.mark.parametrize(
+    ("name", "otherwise"), [("once", True), ("asked_for", True), ("each_time", False), ("never", False)]
+)
 def test_a_block_that_keeps_what_its_first_run_made(name: str, otherwise: bool) -> None:
     patch = patch_file("explicit-reentrant-warning")
     assert any(map(patch._looks, patch._codes_within(getattr(Keeping, name)))) is otherwise
