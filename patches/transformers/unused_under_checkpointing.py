@@ -126,7 +126,7 @@ def _beside_the_text(model: Any) -> set[str]:
     return {
         next(place for place in _path(name) if place not in around)
         for name, module in modules.items()
-        if _is_a(module, _PICTURES)
+        if name not in around and _is_a(module, _PICTURES)
     }
 
 

@@ -259,6 +259,8 @@ def test_what_reads_no_text_or_sees_no_picture_is_left_alone() -> None:
     assert not unused._trains_a_tower(Tree(detector, "backbone", "queries"))
     text = Embedding()
     assert not unused._trains_a_tower(Tree({"tokens": text, "layers": None}, "tokens", "layers", text=text))
+    around = {"both": Conv2d(), "both.tokens": text}  # no tower beside the text
+    assert not unused._trains_a_tower(Tree(around, "both", "both.tokens", text=text))
 
 
 class Part:
