@@ -445,7 +445,9 @@ def test_lora_with_the_reentrant_default_of_ddp() -> None:
         assert "L15" not in of(fine)
     for version, told in (("3.4.1", True), ("3.6.0", False)):
         swift = around()._replace(installed={**INSTALLED, "ms-swift": version})
-        assert ("L15" in of("NPROC_PER_NODE=2 swift sft --train_type lora", given_=swift)) is told
+        for asked in (" --train_type lora", ""):  # which is ms-swift's default
+            assert ("L15" in of(f"NPROC_PER_NODE=2 swift sft{asked}", given_=swift)) is told
+        assert "L15" not in of("NPROC_PER_NODE=2 swift sft --train_type full", given_=swift)
 
 
 def test_lora_in_the_tower_with_the_reentrant_default() -> None:

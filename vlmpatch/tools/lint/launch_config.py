@@ -101,15 +101,18 @@ class LaunchConfig:
 
     @property
     def lora(self) -> Option | None:
-        """What asks for adapters."""
+        """What asks for adapters; a framework may by itself."""
         switches = [self.options[name] for name in _LORA_SWITCHES if name in self.options]
         kinds = [self.options[name] for name in _LORA_KINDS if name in self.options]
         wanted = [given for given in switches if given.on or (given.number or 0) > 0]
         wanted += [given for given in kinds if given.value.lower() in _LORA_KINDS[given.name]]
         if wanted:
             return wanted[0]
-        refused = any(given.off or given.number == 0 for given in switches) or bool(kinds)
-        return None if refused else self.get("lora_rank", "lora_r", "lora_target", "lora_target_modules")
+        if kinds or any(given.off or given.number == 0 for given in switches):
+            return None
+        said = self.get("lora_rank", "lora_r", "lora_target", "lora_target_modules")
+        by_default = self.launcher in _LORA_BY_DEFAULT
+        return said or (Option("lora", self.where, "default tuner") if by_default else None)
 
     @property
     def checkpointing(self) -> Option | None:
@@ -298,6 +301,7 @@ _LORA_KINDS: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ),
     _KINDS,
 )
+_LORA_BY_DEFAULT = frozenset({"swift", "llamafactory-cli"})  # what these train when nothing is said
 _VISION_LORA = ("vision_lora", "use_vision_lora", "use_backbone_lora")
 _FREEZES = (
     "freeze_vision_tower", "freeze_vision_modules", "freeze_vision_encoder", "freeze_backbone", "freeze_vit",
