@@ -251,6 +251,24 @@ def test_several_logs_a_pattern_a_folder_and_rotated_names(
     assert "is no patch and no failure, and as a log: No such file" in err
 
 
+def test_a_link_that_leads_nowhere_is_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "latest.log").symlink_to("gone.log")  # as trackers leave them in a folder that was copied
+    (tmp_path / "loop.log").symlink_to("loop.log")
+    for name, why in (
+        ("latest.log", "No such file"),
+        ("loop.log", "Too many levels of symbolic links"),
+        ("ru*", "No such file"),
+        (".", "no file in it ends in"),
+    ):
+        code, out, err = run([str(tmp_path / name)], capsys)
+        assert (code, out) == (2, "")
+        assert f"as a log: {why}" in err
+    (tmp_path / "rank0.log").write_text(FAILED)
+    code, out, _ = run([str(tmp_path)], capsys)
+    assert (code, out[:2]) == (0, "F3")
+
+
 F9 = next(log for log in LOGS if log.name == "F9.zero3-modules-to-save.log")
 MEMORY = (
     'Traceback (most recent call last):\n  File "t.py", line 1, in f\n'

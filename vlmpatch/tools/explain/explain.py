@@ -130,11 +130,12 @@ def _found(name: str) -> list[str]:
     """The logs that ``name`` stands for: a file, those in a folder, or those that a pattern names."""
     if os.path.isdir(name):
         paths = [os.path.join(root, file) for root, _, files in os.walk(name) for file in files]
-        if logs := [path for path in paths if _LOG.search(path)]:
+        if logs := [path for path in paths if _LOG.search(path) and os.path.isfile(path)]:
             return logs
         raise FileNotFoundError(2, f"no file in it ends in {', '.join(LOGS)}", name)
-    if not os.path.exists(name) and (paths := glob.glob(name, recursive=True)):
-        return [path for path in paths if os.path.isfile(path)]
+    named = [] if os.path.exists(name) else filter(os.path.isfile, glob.glob(name, recursive=True))
+    if paths := [*named]:
+        return paths
     os.stat(name)
     return [name]
 
