@@ -27,6 +27,7 @@ RETURNED = {
 }
 ASSIGNED = {
     "vlmpatch/gate/versions.py": ("remark", "several"),
+    "vlmpatch/tools/doctor/packages.py": ("remark",),
     "vlmpatch/engine/outlook.py": ("reason",),
     "vlmpatch/engine/switches.py": ("BY_ENVIRONMENT", "UNDONE", "PAUSED"),
     "vlmpatch/catalog/environment.py": ("what", "remedy"),

@@ -21,8 +21,13 @@ def kinds(findings: examination.Findings) -> dict[str, str]:
     return {finding.code: finding.severity for finding in findings.findings}
 
 
-def test_a_needed_patch_that_cannot_be_had_is_an_error_and_comes_first(world: World) -> None:
+def torch(world: World) -> None:
     world.distribution("torch", "2.8.0")
+    world.package("torch", "")
+
+
+def test_a_needed_patch_that_cannot_be_had_is_an_error_and_comes_first(world: World) -> None:
+    torch(world)
     world.distribution("fakelib", "1.5")
     id_ = world.patch(world.package("changed", "x = 1\n"), '{ fakelib = ">=1" }')
     findings = examination.examine(world.catalog())
@@ -35,7 +40,7 @@ def test_a_needed_patch_that_cannot_be_had_is_an_error_and_comes_first(world: Wo
 
 
 def test_what_has_nothing_to_do_is_folded(world: World) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     id_ = world.patch("nowhere", '{ fakelib = ">=1" }')
     findings = examination.examine(world.catalog())
     assert findings.spotless
@@ -44,7 +49,7 @@ def test_what_has_nothing_to_do_is_folded(world: World) -> None:
 
 
 def test_several_copies_of_a_package_are_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     for name in ("one", "two"):
         package = world.folder / name / "transformers"
         package.mkdir(parents=True)
@@ -56,10 +61,20 @@ def test_several_copies_of_a_package_are_named(world: World, monkeypatch: pytest
     assert "one/transformers" in found.evidence
 
 
+def test_a_package_of_which_only_metadata_is_left_is_named(world: World) -> None:
+    world.distribution("torch", "2.8.0")
+    findings = examination.examine(world.catalog())
+    (found,) = [finding for finding in findings.findings if finding.code == "D05"]
+    assert found.evidence == "metadata says 2.8.0, and there is no module torch"
+    assert found.fix == "pip install --force-reinstall --no-deps torch"
+    world.package("torch", "")
+    assert "D05" not in kinds(examination.examine(world.catalog()))
+
+
 def test_every_view_is_made_of_the_same_findings(
     world: World, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     monkeypatch.setenv("VLMPATCH_LOG", "loud")
     known = world.catalog()
     for view in ("text", "all", "json", "markdown", "digest"):
@@ -72,7 +87,7 @@ def test_every_view_is_made_of_the_same_findings(
 
 
 def test_strict_counts_warnings(world: World, capsys: pytest.CaptureFixture[str]) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     asked = examination.Asked(command="swift sft --ddp_static_graph true --gradient_accumulation_steps 2")
     assert doctor.doctor(world.catalog(), asked, EN) == 0
     assert doctor.doctor(world.catalog(), asked, EN, strict=True) == 1
@@ -80,7 +95,7 @@ def test_strict_counts_warnings(world: World, capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_what_was_understood_stands_in_every_view(language: str, world: World) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     say = Words(language)
     findings = examination.examine(
         world.catalog(), examination.Asked(command="torchrun t.py --deepspeed zero2"), say
@@ -95,7 +110,7 @@ def test_what_was_understood_stands_in_every_view(language: str, world: World) -
 def test_a_command_that_trains_nothing_is_no_all_clear(
     language: str, said: str, world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     asked, say = examination.Asked(command="echo hello"), Words(language)
     findings = examination.examine(world.catalog(), asked, say)
     assert views.data(findings)["launches"] == []
@@ -107,7 +122,7 @@ def test_a_command_that_trains_nothing_is_no_all_clear(
 
 
 def test_backticks_do_not_end_code_in_markdown(world: World) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     finding = Finding("L00", "warning", "t", "a`b``c", "")
     findings = examination.examine(world.catalog())._replace(findings=(finding,))
     assert "  - ``` a`b``c ```" in views.markdown(findings, EN)
@@ -134,7 +149,7 @@ class TowerModel(TowerPreTrainedModel):
 def test_remote_code_is_recognised_by_what_it_does_and_never_run(
     tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.distribution("torch", "2.8.0")
+    torch(world)
     code = tmp_path / "transformers_modules" / "tower"
     code.mkdir(parents=True)
     (code / "modeling_tower.py").write_text(MODEL)

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from tests.unit.test_explain import OURS, READY, TRACE
 from tests.unit.test_logs import LOGS
 from vlmpatch.tools import cli
-from vlmpatch.tools.explain import answer_page, answers, inputs, lines
+from vlmpatch.tools.explain import answer_page, answers, explain, inputs, lines
 from vlmpatch.tools.view.language import Words
 
 FAILED = TRACE + READY + "\n"
@@ -267,6 +267,16 @@ def test_a_link_that_leads_nowhere_is_no_log(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "rank0.log").write_text(FAILED)
     code, out, _ = run([str(tmp_path)], capsys)
     assert (code, out[:2]) == (0, "F3")
+
+
+def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "failures").mkdir()
+    (tmp_path / "failures" / "F03.toml").write_text("id = 3")
+    log = tmp_path / "train.log"
+    log.write_text(FAILED)
+    broken = OURS._replace(path=str(tmp_path / "compat.toml"))
+    assert explain.explain([str(log)], broken, ENGLISH) == 1
+    assert "F03.toml: " in capsys.readouterr().err
 
 
 F9 = next(log for log in LOGS if log.name == "F9.zero3-modules-to-save.log")

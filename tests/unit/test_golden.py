@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shutil
+import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from tests.conftest import PATCH, UPSTREAM, World
 from vlmpatch.catalog.model import Catalog
 from vlmpatch.catalog.read import read
 from vlmpatch.tools import cli, retire
-from vlmpatch.tools.doctor import examination, verified, views
+from vlmpatch.tools.doctor import examination, packages, verified, views
 from vlmpatch.tools.explain import answer_page, answers, failures, pages
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page, columns
@@ -52,6 +53,8 @@ def known(world: World, monkeypatch: pytest.MonkeyPatch) -> Catalog:
     world.package("fakeformers")
     for name, version in (("torch", "2.5.1"), ("transformers", "4.49.0"), ("deepspeed", "0.16.4")):
         world.distribution(name, version)
+    library = sysconfig.get_path("purelib")
+    monkeypatch.setattr(packages, "locate", lambda name: f"{library}/{name}/__init__.py")
     for name in [name for name in os.environ if examination.tells(name)]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("VLMPATCH_LOG", "loud")

@@ -6,6 +6,8 @@ import hashlib
 import io
 import sys
 import tokenize
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,27 @@ def test_locate_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert locate("quiet.absent") is None
     assert locate("absent_package.x") is None
     assert "quiet" not in sys.modules
+
+
+def test_an_editable_install_has_a_finder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trainers").mkdir()
+    for name in ("__init__.py", "trainers/__init__.py", "trainers/sft.py"):
+        (tmp_path / name).write_text("raise RuntimeError('imported')")
+
+    class Finder:
+        @classmethod
+        def find_spec(cls, name: str, path: object) -> ModuleSpec | None:
+            here, places = str(tmp_path / "__init__.py"), [str(tmp_path)]
+            found = spec_from_file_location(name, here, submodule_search_locations=places)
+            return found if name == "ed" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    assert locate("ed.trainers.sft") is None, "nobody but setuptools is asked: a finder may do anything"
+    Finder.__module__ = "__editable___ed_0_29_0_finder"
+    assert locate("ed.trainers.sft") == str(tmp_path / "trainers" / "sft.py")
+    assert locate("ed") == str(tmp_path / "__init__.py")
+    assert locate("ed.absent") is None
+    assert locate("other") is None
 
 
 def test_unreadable_source(tmp_path: Path) -> None:

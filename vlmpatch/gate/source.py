@@ -15,7 +15,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
-from importlib.machinery import PathFinder
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
 from vlmpatch.gate import scanner
@@ -195,7 +195,7 @@ def _read(name: str, path: str, changed: int) -> Code:
 def locate(name: str) -> str | None:
     """The file module ``name`` would be imported from, found without importing any package."""
     top, *rest = name.split(".")
-    spec = PathFinder.find_spec(top, sys.path)
+    spec = PathFinder.find_spec(top, sys.path) or _editable(top)
     if spec is None:
         return None
     if not rest:
@@ -205,6 +205,16 @@ def locate(name: str) -> str | None:
         for path in (stem + ".py", os.path.join(stem, "__init__.py")):
             if os.path.isfile(path):
                 return path
+    return None
+
+
+def _editable(name: str) -> ModuleSpec | None:
+    """Where setuptools has an editable install: known to a finder that its .pth file brings, in no folder."""
+    for finder in sys.meta_path:
+        if getattr(finder, "__module__", "").startswith("__editable__"):
+            found: ModuleSpec | None = finder.find_spec(name, None)
+            if found is not None:
+                return found
     return None
 
 

@@ -31,7 +31,10 @@ def package(distribution: str, module: str) -> Package:
     folder = os.path.dirname(path) if path else None
     copies = _copies(module)
     others = tuple(copy for copy in copies if folder is None or not _same(copy, folder))
-    return Package(distribution, found.version, folder, _editable(distribution, folder), others, found.remark)
+    remark = found.remark
+    if path is None and found.source == "metadata":  # half removed, or not for this Python
+        remark = f"metadata says {found.version}, and there is no module {module}"
+    return Package(distribution, found.version, folder, _editable(distribution, folder), others, remark)
 
 
 def _copies(module: str) -> list[str]:

@@ -45,6 +45,8 @@ def explain(asked: Sequence[str], catalog: Catalog, say: Words, as_json: bool = 
         )
         print(wanted, file=sys.stderr)
         return 2
+    for problem in failures.every(catalog).problems:  # else a failure that cannot be read is one unknown
+        print(f"{problem.where}: {say.told(f'{problem.what}. {problem.remedy}')}", file=sys.stderr)
     found = {
         each: called for each in asked if not _holds_logs(each) and (called := pages.called(each, catalog))
     }
