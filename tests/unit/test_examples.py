@@ -12,9 +12,13 @@ import yaml
 
 import vlmpatch
 from tests.lab import envs
+from tests.matrix import drift
 from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Entry
 from vlmpatch.catalog.read import read
+from vlmpatch.gate import versions
 from vlmpatch.lockfile import lock
+from vlmpatch.lockfile.recorded import Installed
 from vlmpatch.tools import cli
 from vlmpatch.tools.view.language import Words
 
@@ -25,13 +29,34 @@ WRITTEN = [DOWNSTREAM / ".github/workflows/ci.yml", DOWNSTREAM / ".gitlab-ci.yml
 TOLD = [*WRITTEN, *EXAMPLES.rglob("*.md"), *EXAMPLES.rglob("requirements.txt")]
 
 
+STACK = "tf457-ds0182"
+
+
 def test_the_lock_is_of_the_stack_that_is_pinned() -> None:
-    stack = envs.read_stacks()["tf457-ds0182"]
+    stack = envs.read_stacks()[STACK]
     assert set(PINS) - set(stack.packages) == {"vlmpatch==" + vlmpatch.__version__, "torch==2.13.0"}
     pinned = dict(pin.split("==") for pin in PINS)
     held = lock.read(str(DOWNSTREAM / "vlmpatch.lock"))
     assert {name: pinned[name] for name in held.packages} == held.packages
     assert pinned["vlmpatch"] == held.vlmpatch == vlmpatch.__version__
+
+
+def test_the_lock_is_of_the_patches_as_they_are() -> None:
+    """As far as it can be told without the stack, whose code ``data/shapes`` has seen."""
+    catalog, pinned = read(default_path()), dict(pin.split("==") for pin in PINS)
+    seen = drift.read(drift.SHAPES / f"{STACK}.csv")["patches"]
+
+    def acts(entry: Entry) -> bool:
+        looks = [look["says"] for look in seen[entry.id]["targets"].values()] if entry.id in seen else [""]
+        return set(looks) != {"no bug"} and all(
+            name in pinned and versions.satisfies(pinned[name], specifier)
+            for name, specifier in entry.requires.items()
+        )
+
+    patches = Installed(catalog.patches)
+    now = {entry.id: patches.of(entry.module) for entry in catalog.entries.values() if acts(entry)}
+    held = {each.id: each.revision for each in lock.read(str(DOWNSTREAM / "vlmpatch.lock")).patches.values()}
+    assert held == now, "python -m tests.lab.downstream writes it anew"
 
 
 def test_what_is_required_is_locked() -> None:
