@@ -76,12 +76,12 @@ def _in_chinese(text: str, at: int) -> bool:
         return True
     if behind == "\n" and CHINESE.match(_after(text, at, " *\n")):
         return True
-    if text[at] == ":" and before.isalnum() and (behind.isalpha() or behind == WORD):
+    if text[at] == ":" and (before.isalnum() or before == WORD) and (behind.isalpha() or behind == WORD):
         return True
     if text[at] in ",;":
         number = text[at] == "," and before.isdigit() and behind.isdigit()
         return bool(behind.strip(" \n\"'")) and not number
-    return behind in ("", "\n", '"') or (text[at] == ":" and (before, behind) == (WORD, WORD))
+    return behind in ("", "\n", '"')
 
 
 def _around_chinese(text: str, opens: int, closes: int) -> bool:

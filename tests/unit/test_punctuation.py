@@ -31,6 +31,7 @@ def test_all_that_is_written() -> None:
         ("两个 rank(gloo)运行", f"两个 rank{OPENS}gloo{CLOSES}运行"),
         ("{a}:已有,{b:,}", f"{{a}}{COLON}已有{COMMA}{{b:,}}"),
         ("每个 Trainer:HF、TRL", f"每个 Trainer{COLON}HF、TRL"),
+        ("调用 `generate()`:GRPO、RLOO", f"调用 `generate()`{COLON}GRPO、RLOO"),
         ("启用 vlmpatch,\n结束后", f"启用 vlmpatch{COMMA}\n结束后"),
         ("塔的 LoRA([F5](a.md#f5))", f"塔的 LoRA{OPENS}[F5](a.md#f5){CLOSES}"),
         ("没有说明的 `AssertionError`(`x`)", f"没有说明的 `AssertionError`{OPENS}`x`{CLOSES}"),
