@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import at_size, zero3_gather, zero_step
 from tests.axes import table as axes
 from tests.e2e import mixed_long, mixed_table
-from tests.generate import codes, evidence, failures, figures, launches, patches, readme
+from tests.generate import codes, evidence, failures, figures, launches, old_results, patches, readme
 from tests.gpu import record as gpu
 from tests.lab import families, pages
 from tests.matrix import field_reports, render
@@ -38,6 +38,7 @@ def wanted() -> dict[Path, str]:
             axes.page(language): axes.filled(language),
             resume.page(language): resume.filled(language),
             readme.PAGES[language]: readme.filled(language),
+            old_results.PAGES[language]: old_results.filled(language),
             evidence.page(language): gpu.filled(
                 language, at_size.filled(language, evidence.filled(language))
             ),
