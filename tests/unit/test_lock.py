@@ -76,6 +76,18 @@ def stack(world: World) -> Stack:
     return Stack(world)
 
 
+def test_the_python_that_does_not_train_is_named(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
+    stack.lock()
+    assert f"There is no torch in {sys.executable}" in capsys.readouterr().err
+    stack.diff()
+    assert f"There is no torch in {sys.executable}" in capsys.readouterr().err
+    stack.diff(other=stack.path)
+    assert capsys.readouterr().err == ""
+    stack.world.distribution("torch", "2.13.0")
+    stack.lock()
+    assert capsys.readouterr().err == ""
+
+
 def said(capsys: pytest.CaptureFixture[str]) -> str:
     return " ".join(capsys.readouterr().out.split())
 
@@ -231,7 +243,7 @@ def test_what_waits_for_a_script_is_told_apart() -> None:
 
 
 BAD = {
-    "": "vlmpatch.lock, schema: is None",
+    "": "vlmpatch.lock, schema: is missing",
     "schema = 2": "schema: is 2, and this vlmpatch reads 1",
     "schema = 1\nvlmpatch = 3": "vlmpatch.lock, vlmpatch: cannot be 3",
     "schema = 1\nvlmpatch = '1'": "packages: is missing",

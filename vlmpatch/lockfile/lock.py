@@ -86,8 +86,10 @@ def parse(data: Mapping[str, Any], path: str) -> Lock:
     Raises:
         Unreadable: something in it is not as ``text`` writes it.
     """
-    if data.get("schema") != SCHEMA:
-        what = f"is {data.get('schema')!r}, and this vlmpatch reads {SCHEMA}"
+    if "schema" not in data:
+        raise Unreadable(f"{path}, schema", "is missing")
+    if data["schema"] != SCHEMA:
+        what = f"is {data['schema']!r}, and this vlmpatch reads {SCHEMA}"
         raise Unreadable(f"{path}, schema", what, f"Install the vlmpatch that wrote it. {_AGAIN}")
     _known(data, {"schema", "vlmpatch", "packages", "sets", "patch"}, path)
     patches = data.get("patch", [])

@@ -13,6 +13,7 @@ from vlmpatch.catalog import environment
 from vlmpatch.catalog.model import Catalog, State, Status
 from vlmpatch.engine.locked import outlooks
 from vlmpatch.engine.outlook import lock_of
+from vlmpatch.gate import versions
 from vlmpatch.lockfile import lock as lockfile
 from vlmpatch.lockfile.difference import Difference, compare
 from vlmpatch.lockfile.lock import Lock, Unreadable
@@ -46,6 +47,13 @@ def here(catalog: Catalog, also: Collection[str] = ()) -> tuple[Lock, dict[str, 
     return lock_of(catalog, found, __version__, also), {id_: each.status for id_, each in found.items()}
 
 
+def _without_torch(say: Words) -> None:
+    """Warn where nothing can apply, as in another Python than the one that trains."""
+    if versions.running("torch", "torch") is None:
+        words = "There is no torch in {python}: run this with the Python that trains."
+        print(say(words, python=sys.executable), file=sys.stderr)
+
+
 def lock(catalog: Catalog, say: Words, path: str) -> int:
     """Write the lock of this environment to ``path``.
 
@@ -53,6 +61,7 @@ def lock(catalog: Catalog, say: Words, path: str) -> int:
         0; 1 when a patch that is needed is not available, and so is not in it; 2 when it cannot be written.
     """
     made, statuses = here(catalog)
+    _without_torch(say)
     try:
         with open(path, "w", encoding="utf-8", newline="\n") as handle:
             handle.write(lockfile.text(made))
@@ -85,6 +94,8 @@ def diff(catalog: Catalog, say: Words, path: str, other: str, view: str, form: s
     Returns:
         0 when nothing does, 1 when something does, 2 when a lock cannot be read.
     """
+    if not other:
+        _without_torch(say)
     try:
         before = lockfile.read(path)
         after, statuses = (lockfile.read(other), {}) if other else here(catalog, before.packages)
