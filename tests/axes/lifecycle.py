@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.axes.training import Training
 
 DECAY = 0.5
-THREE = {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
 
 
 def tower(training: Training, trained: bool) -> None:

@@ -31,7 +31,6 @@ from tests.trust.snapshot import Snapshot, differences, snapshot
 STANDIN = Path(__file__).resolve().parents[1] / "standin"
 REMOTE = "transformers_modules.standin.modeling_minicpmv"
 PROGRESS = "progress"  # beside the job's modules: which target is tried
-ALSO = ("torch.utils.checkpoint", "torch.nn.functional")
 KINDS = (RuntimeError, KeyboardInterrupt, SystemExit)
 
 

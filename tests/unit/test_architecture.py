@@ -6,6 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
+
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 # The one list of allowed arrows: a package of vlmpatch/, and those that its files may import beside its own.
@@ -80,3 +83,15 @@ def test_no_files_import_each_other_in_a_circle() -> None:
         for module in leaves:
             del arrows[module]
     assert arrows == {}, "these lie on or before a circle"
+
+
+def test_only_the_tools_name_a_patch() -> None:
+    patches = read(default_path()).entries
+    named = [
+        f"{path} names {id_}"
+        for module, path in MODULES.items()
+        if package(module) != "tools"
+        for id_ in patches
+        if id_ in (CHECKOUT / path).read_text(encoding="utf-8")
+    ]
+    assert named == []
