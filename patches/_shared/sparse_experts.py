@@ -49,6 +49,14 @@ def _alike(experts: Any) -> bool:
     )
 
 
+def are_networks(block: Any) -> bool:
+    """Whether the experts of a sparse block have layers: together they may be all of a model."""
+    import torch
+
+    lists = [child for child in block.children() if isinstance(child, torch.nn.ModuleList)]
+    return any(isinstance(p, torch.nn.ModuleList) for each in lists for e in each for p in e.modules())
+
+
 def skipping(blocks: Iterable[Any]) -> Iterator[Any]:
     """Those of ``blocks`` whose code may pass over an expert; each class is read once."""
     skips: dict[type, bool] = {}

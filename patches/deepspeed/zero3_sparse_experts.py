@@ -18,7 +18,9 @@ no token reached gets zeros. It holds a block's experts at once, which is what t
 are one parameter, the parts that have none get no hooks.
 
 Left alone: blocks whose experts are all called, if with no token (Mixtral before 4.52, DeepSeek's repository
-code in training); what is a leaf already, inside one, or was said not to be one; models without such blocks.
+code in training); what is a leaf already, inside one, or was said not to be one; models without such blocks;
+blocks that cannot be a leaf: one of which a part or another method is called from outside of it, that returns
+a dictionary or an object that holds its tensors, or takes all by keyword only; experts that are networks.
 An undo leaves the engines that are running as they are: a leaf's parts have no hooks of their own.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/pull/4966
@@ -26,15 +28,23 @@ Upstream: https://github.com/deepspeedai/DeepSpeed/pull/4966
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.sparse_experts import idle_parts, skipping, sparse_blocks, stacked_experts
-from .._shared.zero3_leaves import LEAF, MODULE, look_at_register, register
+from .._shared.sparse_experts import are_networks, idle_parts, skipping, sparse_blocks, stacked_experts
+from .._shared.zero3_leaves import (
+    LEAF,
+    MODULE,
+    look_at_register,
+    may_be_leaf,
+    ours,
+    register,
+    writes_into_input,
+)
 
 
 def look(code: Code) -> str | None:
@@ -56,6 +66,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
         model = MODULE.of(args, kwargs)
         for block in skipping_blocks(model):
             set_z3_leaf_modules(block, [type(block)])
+            ours.add(block)
+            if writes_into_input(block):
+                patch.wrap(type(block), "forward", with_a_copy)
         for experts in skipping(stacked_experts(model)):
             unhooked.update(idle_parts(experts))
         return original(self, *args, **kwargs)
@@ -69,10 +82,20 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(offload, register(offload), put_hooks)
 
 
+def with_a_copy(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around a forward that writes into its input, which torch forbids where a module has a backward hook."""
+    if self in ours and args and getattr(args[0], "requires_grad", False):
+        args = (args[0].clone(), *args[1:])
+    return original(self, *args, **kwargs)
+
+
 def skipping_blocks(model: Any) -> Iterator[Any]:
     """The outermost blocks of ``model`` that may skip experts and of which nobody has decided."""
     settled = {inner for leaf in model.modules() if getattr(leaf, LEAF, False) for inner in leaf.modules()}
+    names = {module: name for name, module in model.named_modules()}
     for block in skipping(sparse_blocks(model)):
-        if block not in settled and not hasattr(block, LEAF):
+        if block in settled or hasattr(block, LEAF) or are_networks(block):
+            continue
+        if may_be_leaf(model, names[block]):
             settled.update(block.modules())
             yield block
