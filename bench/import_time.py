@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from vlmpatch.catalog.read import read
+
 ROOT = Path(__file__).resolve().parents[1]
 MANY = 200
 STATEMENTS = {
@@ -46,10 +48,13 @@ def with_many(folder: Path) -> Path:
         shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     text = (ROOT / "compat.toml").read_text(encoding="utf-8")
     head, *blocks = re.split(r"(?m)^(?=\[\[patch\]\])", text)
-    entries = [
-        re.sub(r'(?m)^id = "(.+)"$', rf'id = "\1-{number}"', blocks[number % len(blocks)])
-        for number in range(MANY)
-    ]
+    entries = []
+    for number in range(MANY):
+        block = blocks[number % len(blocks)]
+        (id_,) = re.findall(r'(?m)^id = "(.+)"$', block)
+        (file,) = (folder / "patches").glob(f"[a-z]*/{id_.replace('-', '_')}.py")
+        shutil.copy(file, file.with_stem(f"{file.stem}_{number}"))
+        entries.append(block.replace(f'id = "{id_}"', f'id = "{id_}-{number}"'))
     (folder / "compat.toml").write_text(head + "".join(entries), encoding="utf-8")
     return folder
 
@@ -59,6 +64,8 @@ def main() -> None:
     best = dict.fromkeys(STATEMENTS, float("inf"))
     with tempfile.TemporaryDirectory() as folder:
         many = with_many(Path(folder))
+        if problems := read(str(many / "compat.toml")).problems:  # it would be read anew at each start
+            raise SystemExit(str(problems[0]))
         for number in range(runs + 1):
             for name, statement in STATEMENTS.items():
                 spent = cpu_ms(statement, many if str(MANY) in name else ROOT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.lab import pages, table
+from vlmpatch.tools.view.language import Words
 
 STORE = pages.ROOT / "data" / "gpu.csv"
 COLUMNS = ("id", "check", "device", "torch", "transformers", "deepspeed", "cell", "bare", "patched", "plain")
@@ -115,7 +116,7 @@ def right(language: str, lines: list[dict[str, str]]) -> list[tuple[str, ...]]:
     for each in (each for each in lines if each["check"] == "right"):
         engine, tuning, dtype, kind, ranks, _ = each["cell"].split()
         named = [engine.replace("zero", "ZeRO-").replace("ddp", "DDP"), said[tuning], dtype]
-        training = ", ".join([*named, *([said[kind]] if kind in said else [])])
+        training = Words(language).mark(", ").join([*named, *([said[kind]] if kind in said else [])])
         of_dtype = each["plain"] if dtype == "bfloat16" else ""
         rows.append((training, ranks.partition("=")[2], word(each["bare"]), word(each["patched"]), of_dtype))
     return rows
