@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 
 from vlmpatch.api import Argument, Code, Patch
 
-COUNT = "num_items_in_batch"
+from .._shared.compute_losses import COUNT, text_of
+
 GIVEN = Argument(2, COUNT)
 STEPS = "gradient_accumulation_steps"
 _RIGHT = re.compile(  # of 4.53, and what 5.x made of it
@@ -136,7 +137,7 @@ def _counted(trainer: Any, count: Any, plain: Callable[..., Any]) -> bool | None
     """Whether the loss is divided by ``count``; None where ``compute_loss`` divides by steps itself."""
     method = type(trainer).compute_loss
     if method is not plain:
-        source = _source(method)
+        source = text_of(method)
         if STEPS in source:
             return None
         if source.count(COUNT) < 2 and "**" not in source:
@@ -144,14 +145,6 @@ def _counted(trainer: Any, count: Any, plain: Callable[..., Any]) -> bool | None
     if count is None:
         return False
     return bool(trainer.model_accepts_loss_kwargs or trainer.compute_loss_func is not None)
-
-
-@functools.lru_cache
-def _source(method: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsource(inspect.unwrap(method))
-    except (OSError, TypeError):
-        return ""
 
 
 def _scaled(backward: Callable[..., Any], factor: float) -> Callable[..., Any]:

@@ -11,7 +11,7 @@ Since transformers 4.46.2, until each model's own loss went, most of them by 4.5
 The change: a Trainer whose model's ``forward`` has a cross entropy of its own and never uses the number takes
 the model for one that does not divide. A model that says ``accepts_loss_kwargs`` itself is left alone, and
 one of a script's own whose ``forward`` hands the number on: to a function that may divide by it, or to a
-model that gets the labels.
+model that gets the labels. So is a Trainer whose own ``compute_loss`` does something with the number.
 
 Upstream: https://github.com/huggingface/transformers/issues/39123
 """
@@ -26,6 +26,8 @@ from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Code, Patch
+
+from .._shared.compute_losses import uses_count
 
 ACCEPTS = "model_accepts_loss_kwargs"
 OWN_LOSS = ("CrossEntropyLoss(", "cross_entropy(")
@@ -45,7 +47,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        if getattr(self, ACCEPTS, False) and ignores_count(self.model):
+        own = uses_count(type(self), module.Trainer)
+        if getattr(self, ACCEPTS, False) and not own and ignores_count(self.model):
             patch.replace(self, ACCEPTS, False)
 
     patch.wrap(module.Trainer, "__init__", construct)

@@ -23,7 +23,8 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-COUNT = "num_items_in_batch"
+from .._shared.compute_losses import COUNT, layers_of
+
 ACCEPTS = "model_accepts_loss_kwargs"
 
 
@@ -57,9 +58,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 
 def takes_count(method: Any) -> bool:
-    """Whether ``method`` can be called with the number of tokens."""
+    """Whether ``method`` can be called with the number of tokens; what decorates it may see to that."""
+    outermost = next(layers_of(method), method)
     try:
-        parameters = inspect.signature(method).parameters
+        parameters = inspect.signature(outermost, follow_wrapped=False).parameters
     except (TypeError, ValueError):
         return True  # it cannot be told: left alone
     return COUNT in parameters or any(

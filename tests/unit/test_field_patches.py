@@ -72,11 +72,72 @@ def takes_the_count(self: Any, model: Any, inputs: Any, num_items_in_batch: Any 
 def takes_anything(self: Any, model: Any, inputs: Any, **kwargs: Any) -> None: ...
 
 
+@functools.wraps(takes_nothing_new)
+def decorated(*args: Any, num_items_in_batch: Any = None) -> Any:
+    return args, num_items_in_batch
+
+
 @pytest.mark.parametrize(
-    ("method", "takes"), [(takes_nothing_new, False), (takes_the_count, True), (takes_anything, True)]
+    ("method", "takes"),
+    [(takes_nothing_new, False), (takes_the_count, True), (takes_anything, True), (decorated, True)],
 )
 def test_which_compute_loss_is_called_without_the_count(method: Callable[..., Any], takes: bool) -> None:
     assert patch_file("overridden-compute-loss").takes_count(method) is takes
+
+
+class Upstream:
+    def compute_loss(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        return model(inputs, num_items_in_batch)
+
+
+class HandsOn(Upstream):
+    def compute_loss(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        return super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)
+
+
+class HandsAllOn(Upstream):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return super().compute_loss(*args, **kwargs), "loss"
+
+
+class Ignores(Upstream):
+    def compute_loss(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        return super().compute_loss(model, inputs)
+
+
+class Divides(Upstream):
+    def compute_loss(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        return model(inputs) / num_items_in_batch
+
+
+class Asks(Upstream):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return args, kwargs.get("num_items_in_batch")
+
+
+class HandsToAnother(Upstream):
+    def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
+        return dict(*args, **kwargs)
+
+
+class Inherits(Divides):
+    """Nothing of its own."""
+
+
+class Decorated(Upstream):
+    compute_loss: Any = decorated
+
+
+@pytest.mark.parametrize(
+    ("cls", "uses"),
+    [
+        *((cls, False) for cls in (Upstream, HandsOn, HandsAllOn, Ignores)),
+        *((cls, True) for cls in (Divides, Asks, HandsToAnother, Inherits, Decorated)),
+    ],
+)
+def test_a_compute_loss_that_uses_the_count(cls: type, uses: bool) -> None:
+    losses: Any = importlib.import_module("vlmpatch.patches._shared.compute_losses")
+    assert losses.uses_count(cls, Upstream) is uses
 
 
 def no_dataset(self: Any) -> None: ...
