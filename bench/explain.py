@@ -116,11 +116,12 @@ def fresh_verdict(judged: set[str], text: str) -> str:
     """What ``data/explain-fresh.csv`` calls the answer to ``text``."""
     found = diagnose(io.BytesIO(text.encode()), failures.read(default_path()))
     named = {failure.id for failure in found.perhaps}
+    other = found.hit.failure if found.hit else found.ground
     ours = found.hit is not None and not found.hit.failure.foreign
     if judged & {"other", "open"}:
         silent = "perhaps" if named else "open" if "open" in judged else "silent"
         return "claimed" if ours else silent
-    if found.hit is not None and found.hit.failure.id in judged:
+    if other is not None and other.id in judged:
         return "right"
     return "perhaps" if named & judged else "wrong" if ours else "missed"
 

@@ -11,9 +11,10 @@ import re
 from typing import Any
 
 from tests.generate.failures import CATALOG, KNOWN
-from vlmpatch.tools.explain import diagnose, failures, lines, logs, messages, vocabulary
+from vlmpatch.tools.explain import diagnose, failures, grounds, lines, logs, messages, vocabulary
 from vlmpatch.tools.explain import symptoms as language
 from vlmpatch.tools.explain.failures import Failure, Symptom
+from vlmpatch.tools.explain.grounds import Ground
 from vlmpatch.tools.explain.symptoms import Pattern
 
 # Inside a character class, of text and of bytes. JavaScript's own \w and \d are ASCII, its \s is not.
@@ -24,6 +25,7 @@ _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
+    *("_CALL", "_QUOTED"),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -33,6 +35,7 @@ _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("LINE", "NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
     (vocabulary, ("NEAR", "SOON")),
+    (grounds, ("GOES_ON",)),
 )
 
 
@@ -54,6 +57,8 @@ def known() -> dict[str, Any]:
         "ownLines": messages.OWN_LINES,
         "ownTraces": diagnose._OWN_TRACES,
         "chained": messages._CHAINED,
+        "grounds": [_ground(each) for each in grounds.read().listed],
+        "parts": grounds.read().parts,
         "engines": {name: each._asdict() for name, each in vocabulary.read().engines.items()},
     }
 
@@ -61,7 +66,7 @@ def known() -> dict[str, Any]:
 def _expressions() -> dict[str, str]:
     found = {}
     for name in _READ:
-        module = next(each for each in (lines, messages, diagnose, language) if hasattr(each, name))
+        module = next(each for each in (lines, messages, diagnose, language, grounds) if hasattr(each, name))
         found[name[1:]] = javascript(getattr(module, name))
     return found | {"SYMPTOM_FRAME": javascript(failures._FRAME)}
 
@@ -112,6 +117,11 @@ def _symptom(symptom: Symptom) -> dict[str, Any]:
     for name in ("every", "some", "none", "frames"):
         written[name] = [_pattern(each) for each in getattr(symptom, name)]
     return {name: value for name, value in written.items() if value}
+
+
+def _ground(ground: Ground) -> dict[str, Any]:
+    patterns = {name: [_pattern(each) for each in getattr(ground, name)] for name in ("says", "none")}
+    return ground._asdict() | patterns
 
 
 def _pattern(pattern: Pattern) -> list[Any]:

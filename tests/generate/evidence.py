@@ -16,7 +16,8 @@ from tests.trust import record
 # Public texts that nobody here had seen, the cause of each judged before ``explain`` read it: `judged` has
 # the failures that are right, `unknown` where no page has the cause, `other` where it is about something
 # else, `open` where it does not decide. `form` says whether a text has a `message` or a log, or is `prose`
-# alone; it was not kept of the first batches.
+# alone; it was not kept of the first batches. `before` is the answer without what the kind of an error says,
+# by commit f7d02cf, which knew none of them either.
 FRESH = pages.ROOT / "data" / "explain-fresh.csv"
 BEGIN = "<!-- generated from data/explain-fresh.csv: make generate -->"
 HEAD = {
@@ -38,6 +39,9 @@ COUNTED = {
         r"Of the (?P<message_deciding>[\d,]+) that decide and have a message or a log "
         r"(?P<message_right>[\d,]+) were answered\s+rightly, "
         r"of the (?P<prose_deciding>[\d,]+) that are prose alone (?P<prose_right>[\d,]+)",
+        r"Of the (?P<kind_deciding>[\d,]+) from batch 33 on that decide and have a message,\s+"
+        r"(?P<kind_before>[\d,]+) were answered rightly by `explain`\s+as it was before, and "
+        r"(?P<kind_right>[\d,]+) by it",
     ),
     "zh": (
         r"(?P<programs>[\d,]+) 个与它无关的程序",
@@ -51,6 +55,8 @@ COUNTED = {
         r"能够判定且带有报错或日志的 (?P<message_deciding>[\d,]+) 条中，"
         r"(?P<message_right>[\d,]+) 条回答正确；"
         r"只有文字描述的 (?P<prose_deciding>[\d,]+) 条中，(?P<prose_right>[\d,]+) 条回答正确",
+        r"第 33 批起能够判定且带有报错的 (?P<kind_deciding>[\d,]+) 条中，"
+        r"此前的 `explain` 答对 (?P<kind_before>[\d,]+) 条，改进后答对 (?P<kind_right>[\d,]+) 条",
     ),
 }
 
@@ -97,6 +103,11 @@ def fresh(rows: list[dict[str, str]]) -> dict[str, int]:
         ]
         for form in ("message", "prose")
     }
+    kinds = [
+        row
+        for row in rows
+        if row["before"] and row["form"] == "message" and row["judged"] not in ("other", "open")
+    ]
     others = [row["answer"] for row in rows if row["judged"] == "other"]
     answers = Counter(deciding)
     return {
@@ -106,6 +117,9 @@ def fresh(rows: list[dict[str, str]]) -> dict[str, int]:
         "claimed": others.count("claimed"),
         **{f"{form}_deciding": len(given) for form, given in forms.items()},
         **{f"{form}_right": given.count("right") for form, given in forms.items()},
+        "kind_deciding": len(kinds),
+        "kind_before": sum(row["before"] == "right" for row in kinds),
+        "kind_right": sum(row["answer"] == "right" for row in kinds),
     }
 
 

@@ -31,7 +31,19 @@ require(process.argv[1]);
 const given = JSON.parse(require("fs").readFileSync(0, "utf8"));
 console.log(JSON.stringify(given.texts.map((text) => globalThis.vlmpatchExplain(text, given.known))));
 """
-SAME = ("failure", "kind", "instead", "perhaps", "cut", "seen", "line", "ranks", "versions", "active")
+SAME = (
+    "failure",
+    "kind",
+    "instead",
+    "ground",
+    "perhaps",
+    "cut",
+    "seen",
+    "line",
+    "ranks",
+    "versions",
+    "active",
+)
 OTHERS = (
     "",
     "epoch 1\n{'loss': 0.3}\n",

@@ -49,6 +49,8 @@
       this.RETYPED = of("RETYPED", "gu");
       this.VERSION = of("VERSION", "giu");
       this.SIZE = of("SIZE", "gu");
+      this.CALL = of("CALL", "gu");
+      this.QUOTED = of("QUOTED", "giu");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
@@ -492,6 +494,54 @@
     return Boolean(symptom.told) && !symptom.every && !symptom.some;
   }
 
+  // --- grounds.py ----------------------------------------------------------------------------------------
+
+  /** The line that `text` begins with, and those that it goes on in. */
+  function saidIn(text, known) {
+    const [head, ...rest] = text.split("\n"), said = [head];
+    for (const line of rest.slice(0, known.GOES_ON)) {
+      const last = said[said.length - 1];
+      if ([...last].length < known.WIDE && !/[:：]\s*$/.test(last)) break;
+      said.push(line);
+    }
+    return said.join(" ");
+  }
+
+  function partOf(text, known) {
+    const frames = [...text.matchAll(known.CALL)].map(([, path, name, bare, called]) =>
+      `/${path || bare}:${(name || called || "").split(".").at(-1)} `.replaceAll("\\", "/").toLowerCase());
+    const part = (frame) => Object.entries(known.data.parts).find(([, signs]) => signs.some((sign) => frame.includes(sign)));
+    const found = frames.reverse().map(part).find(Boolean);
+    return found ? found[0] : "";
+  }
+
+  function page(error, said, part, known) {
+    const squeezed = known.squeeze(said), ends = (name) => error.toLowerCase().endsWith(name);
+    const fitting = known.data.grounds.find((ground) =>
+      (!ground.error.length || (error ? ground.error.some(ends) : ground.title)) &&
+      (!ground.part.length || ground.part.includes(part)) &&
+      (!ground.says.length || ground.says.some((pattern) => within(pattern, squeezed, known))) &&
+      !ground.none.some((pattern) => within(pattern, squeezed, known)) &&
+      (!ground.told.length || tells(said, ground.told, known)));
+    return fitting ? fitting.page : "";
+  }
+
+  /** The page that the exception of `message` leads to, or nothing. */
+  function pageOf({ error, line, text }, known) {
+    return page(error, saidIn(text.slice(Math.max(text.lastIndexOf(line), 0)), known), partOf(text, known), known);
+  }
+
+  /** The page that an exception leads to which a person quotes, in the title before elsewhere; or nothing. */
+  function pageQuoted(message, title, known) {
+    for (const text of [title, message.text]) {
+      for (const match of text.matchAll(known.QUOTED)) {
+        const found = page(match[1], saidIn(text.slice(match.index), known), partOf(message.text, known), known);
+        if (found) return found;
+      }
+    }
+    return title ? page("", title, "", known) : "";
+  }
+
   // --- diagnose.py ---------------------------------------------------------------------------------------
 
   class Findings {
@@ -548,15 +598,20 @@
 
     tell() {
       const { known, loose } = this;
-      const echoes = new Set(this.hits.filter(({ symptom }) => symptom.kind === "echo").map(({ message }) => message));
-      if (this.errors.some((error) => !echoes.has(error))) return;
+      const named = new Set(this.hits.filter(({ symptom }) => ["error", "echo"].includes(symptom.kind)).map(({ message }) => message));
+      const unknown = first(this.errors.filter((error) => !named.has(error)), (each) => each.at);
+      if (unknown && this.hits.some(({ symptom }) => symptom.kind === "error")) return;
       const [head, ...below] = loose.length ? loose[0].text.split("\n") : [""];
       const title = below.length || loose.length > 1 ? head.slice(0, known.TITLE) : "";
-      for (const message of loose) {
-        for (const [failure, symptom] of known.symptoms.filter(([, each]) => isTold(each))) {
+      const told = known.symptoms.filter(([, each]) => isTold(each));
+      for (const message of [...loose, ...(unknown ? [unknown] : [])]) {
+        for (const [failure, symptom] of told) {
+          const kind = failure.foreign && tells(title, symptom.told, known) ? "told" : symptom.kind;
+          const doubtful = unknown || (kind === "perhaps" ? this.cut : null);
           if (tells(message.text, symptom.told, known, known.NEAR, title)) {
-            this.hits.push(this.show(failure, symptom, message));
-          } else if (tells(message.text, symptom.told, known, known.APART)) {
+            if (doubtful) this.hits.push({ failure, symptom: { ...symptom, kind: "perhaps" }, message: doubtful });
+            else this.hits.push(this.show(failure, { ...symptom, kind }, message));
+          } else if (!doubtful && tells(message.text, symptom.told, known, known.APART)) {
             this.hits.push({ failure, symptom: { ...symptom, kind: "perhaps" }, message });
           }
         }
@@ -605,6 +660,20 @@
     return [null, bare ? bare.message : null];
   }
 
+  /** What the kind of an error says that no symptom knows, and where; never against what may be ours. */
+  function grounded({ known, loose }, hits, unknown, hit, message) {
+    if (hits.some(({ symptom, failure }) => ["perhaps", "cut"].includes(symptom.kind) && !failure.foreign)) return [null];
+    let pages = [];
+    if (!hit && message && message.error) {
+      pages = [...unknown].sort((one, other) => one.at - other.at).map((each) => [pageOf(each, known), each]);
+    } else if (!hit || (hit.failure.foreign && hit.symptom.kind === "echo")) {
+      const title = loose.length ? loose[0].text.split("\n")[0].slice(0, known.TITLE) : "";
+      pages = loose.map((each, number) => [pageQuoted(each, number ? "" : title, known), each]);
+    }
+    const found = pages.find(([page]) => known.failures.has(page));
+    return found ? [known.failures.get(found[0]), found[1]] : [null];
+  }
+
   function conclude(findings, bytes, { broken, steps }) {
     const { known } = findings, joined = broken ? bytes.replaceAll("\n", "") : bytes;
     const caught = (message) => steps - message.steps >= known.GONE_ON;
@@ -619,21 +688,28 @@
     const borneOut = ({ symptom, message }) =>
       (!symptom.seen || symptom.seen.some((fact) => occurs(fact, message))) &&
       !(symptom.unseen || []).some((fact) => occurs(fact, message));
-    const hits = findings.hits.filter(
+    const borne = findings.hits.filter(
       (hit) =>
         borneOut(hit) &&
         (!hit.symptom.under || hit.symptom.under.some((name) => under.includes(name))) &&
         saidOf(hit) &&
         (findings.differ || !hit.symptom.ranks) &&
-        (["hint", "told"].includes(hit.symptom.kind) || !(hit.failure.foreign && caught(hit.message))),
+        (hit.symptom.kind === "hint" || isTold(hit.symptom) || !(hit.failure.foreign && caught(hit.message))),
     );
+    const undecided = new Set(borne.filter(({ failure, symptom, message }) =>
+      symptom.kind === "perhaps" && !failure.foreign && !isTold(symptom) && message.text.includes("…")).map(({ message }) => message));
+    const hits = borne.filter(({ failure, symptom, message }) =>
+      symptom.kind !== "error" || !failure.foreign || !undecided.has(message));
     const named = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
     const unknown = findings.errors.filter((each) => !named.has(each) && !caught(each));
-    const [hit, message] = choose(hits, unknown, findings.cut, known);
+    let [hit, message] = choose(hits, unknown, findings.cut, known);
+    const [ground, said] = grounded(findings, hits, unknown, hit, message);
+    if (ground) [hit, message] = [null, message && message.cut ? message : said];
     const maybe = hits.filter((each) => ["perhaps", "cut"].includes(each.symptom.kind) && each.message === message);
     return {
       hit,
       first: message,
+      ground,
       ranks: hit ? [...findings.ranks.get(hit.failure.id)].filter(Boolean).sort() : [],
       versions: findings.versions,
       active: findings.active,
@@ -677,6 +753,7 @@
       failure: ours ? ours.failure.id : null,
       kind: ours ? ours.symptom.kind : null,
       instead: found.hit && !ours ? found.hit.failure.id : null,
+      ground: found.ground ? found.ground.id : null,
       perhaps: found.perhaps.length ? found.perhaps[0].id : null,
       cut: Boolean(found.first && found.first.cut),
       seen: found.first ? seen(found, known) : null,

@@ -24,7 +24,7 @@ const SAY = CHINESE
       unknown: "这段文本里没有 vlmpatch 认识的问题。", maybe: "可能是 vlmpatch 认识的问题，但文本中的信息不足以确定。",
       error: "其中第一个未被捕获的错误：", perhaps: "可能是", none: "其中没有错误信息。",
       cut: "报错在异常之前就被截断了；请一直粘贴到写明错误的那一行。", empty: "请先粘贴报错或日志的结尾。",
-      instead: "它显示的是：", hint: "这是警告而不是错误：文本中没有迹象表明运行失败。",
+      instead: "它显示的是：", ground: "这条报错不在已知之列；它的类型或它所结束的程序部分只能说明：", hint: "这是警告而不是错误：文本中没有迹象表明运行失败。",
       shortened: "文本太长，只读了结尾；要读整个文件请用命令行。",
     }
   : {
@@ -36,6 +36,7 @@ const SAY = CHINESE
       error: "The first error in it that was not caught:", perhaps: "Perhaps", none: "It contains no error.",
       cut: "The traceback is cut off before its exception; paste it down to the line that names the error.",
       empty: "Paste a traceback or the end of a log first.", instead: "It shows this instead:",
+      ground: "The message is not known here; its kind, or the part of the program it ends in, says this much:",
       hint: "This is a warning, not an error: nothing in the text says that the run failed.",
       shortened: "The text is long, so only its end was read. The command line reads a whole file.",
     };
@@ -83,11 +84,12 @@ function tell(place, found, known, folders) {
     add("p", link(`${folders.failures}${failure.id}.html`, SAY.more + MARK.colon + failure.id));
   } else {
     add("h3", found.perhaps ? SAY.maybe : SAY.unknown);
-    const instead = found.instead && of(found.instead), perhaps = found.perhaps && of(found.perhaps);
+    const other = found.instead || found.ground, instead = other && of(other), perhaps = found.perhaps && of(found.perhaps);
     if (found.line === null) add("p", SAY.none);
-    else add("p", found.cut ? SAY.cut : instead ? SAY.instead : SAY.error);
+    else add("p", found.cut ? SAY.cut : found.instead ? SAY.instead : SAY.error);
     if (found.seen) add("p", found.seen + MARK.open + SAY.line.replace("{line}", found.line) + MARK.close, SAY.seen);
     if (perhaps) add("p", link(`${folders.failures}${perhaps.id}.html`, `${perhaps.id} · ${pick(perhaps.title)}`), SAY.perhaps);
+    if (found.ground) add("p", SAY.ground);
     if (instead) add("p", pick(instead.title) + MARK.stop + pick(instead.cause), SAY.why);
     if (instead) advise(pick(instead.advice));
   }

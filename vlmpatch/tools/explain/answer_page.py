@@ -114,6 +114,7 @@ def _style(each: Applies) -> str:
 
 
 _NONE = "No failure that vlmpatch knows shows in this log."
+_GROUNDED = "The message is not known here; its kind, or the part of the program it ends in, says this much:"
 _MAYBE = "Perhaps a failure that vlmpatch knows: the log does not say enough to be certain."
 
 
@@ -142,13 +143,21 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
         made.add("\t" + say(_DESCRIBED if given.diagnosis.described else _MESSAGE_ONLY))
     for number, perhaps in enumerate(given.diagnosis.perhaps):
         made.code(f"python -m vlmpatch explain {perhaps.id}", " " if number else say("More"))
-    if hit:
-        if hit.symptom.kind == "told":
-            made.add("\t" + say(_DESCRIBED))
-        made.add(say.pick(hit.failure.title), label=say("Why"))
-        made.add("\t" + say.pick(hit.failure.cause))
+    if hit and hit.symptom.kind == "told":
+        made.add("\t" + say(_DESCRIBED))
+    if given.diagnosis.ground:
+        made.add("\t" + say(_GROUNDED))
+    if other := _other(given):
+        made.add(say.pick(other.title), label=say("Why"))
+        made.add("\t" + say.pick(other.cause))
         for number, line in enumerate(_advice(given, say)):
             made.code(line, say("Do this") if number == 0 else say("or"))
+
+
+def _other(given: Answer) -> failures.Failure | None:
+    """The cause that is none of ours: one that shows, or what the kind of an unknown error says."""
+    hit = given.diagnosis.hit
+    return hit.failure if hit and hit.failure.foreign else given.diagnosis.ground
 
 
 def _headline(given: Answer) -> str:
@@ -172,6 +181,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "cause": say.pick(given.why) if hit else None,
         "kind": hit.symptom.kind if hit else None,
         "instead": foreign.failure.id if foreign else None,
+        "ground": given.diagnosis.ground.id if given.diagnosis.ground else None,
         "perhaps": given.diagnosis.perhaps[0].id if given.diagnosis.perhaps else None,
         "cut": first is not None and first.cut,
         "not_text": given.instead or None,
@@ -182,7 +192,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "versions": given.diagnosis.versions,
         "active": given.diagnosis.active,
         "patches": [each._asdict() for each in given.patches],
-        "do": _advice(given, say) if hit or foreign else [],
+        "do": _advice(given, say) if hit or _other(given) else [],
     }
 
 
@@ -203,8 +213,10 @@ def _place(given: Answer, line: int, say: Words) -> str:
 
 def _advice(given: Answer, say: Words) -> list[str]:
     """The lines to add or change, the best first."""
-    assert given.diagnosis.hit is not None
-    lines = list(given.diagnosis.hit.failure.advice[say.language == "zh"])
+    hit = given.diagnosis.hit
+    about = hit.failure if hit else given.diagnosis.ground
+    assert about is not None
+    lines = list(about.advice[say.language == "zh"])
     if given.diagnosis.active or not any(each.verdict != "not here" for each in given.patches):
         return lines
     return [

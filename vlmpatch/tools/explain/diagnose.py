@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import BinaryIO, NamedTuple
 
-from vlmpatch.tools.explain import vocabulary
+from vlmpatch.tools.explain import grounds, vocabulary
 from vlmpatch.tools.explain.failures import Failure, Failures, Symptom
 from vlmpatch.tools.explain.logs import ENDS, OWN_WORDS, Reader, occurring, standing
 from vlmpatch.tools.explain.messages import OWN_LINES, Message
@@ -58,6 +58,7 @@ class Diagnosis(NamedTuple):
     what the log says is installed, ``folders`` where its packages lie, ``active`` whether vlmpatch left a
     trace, ``own`` what it said. ``perhaps`` are failures that print ``first`` too, or come to such an end,
     where nothing tells whether this is one; ``described`` whether a person's words are all that points there.
+    ``ground`` is the page that an error which nothing here knows leads to by its kind.
     """
 
     hit: Hit | None
@@ -69,6 +70,7 @@ class Diagnosis(NamedTuple):
     folders: frozenset[str] = frozenset()
     own: tuple[Message, ...] = ()
     described: bool = False
+    ground: Failure | None = None
 
 
 class _Findings:
@@ -261,12 +263,16 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
+    ground, said = _grounded(findings, hits, unknown, hit, first)
+    if ground:
+        hit, first = None, first if first and first.cut else said
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
     maybe = [each for each in hits if each.symptom.kind in ("perhaps", "cut") and each.message is first]
     perhaps = () if hit else tuple({each.failure.id: each.failure for each in maybe}.values())
     described = bool(perhaps) and all(_is_told(each.symptom) for each in maybe)
     folders, own = frozenset(findings.folders), tuple(findings.own)
-    return Diagnosis(hit, first, ranks, findings.versions, findings.active, perhaps, folders, own, described)
+    more = (perhaps, folders, own, described, ground)
+    return Diagnosis(hit, first, ranks, findings.versions, findings.active, *more)
 
 
 def _is_told(symptom: Symptom) -> bool:
@@ -342,6 +348,23 @@ def _choose(
     # A line that people quote without its exception's name.
     bare = next((hit.message for hit in hits if hit.symptom.kind == "perhaps"), None)
     return None, bare
+
+
+def _grounded(
+    findings: _Findings, hits: list[Hit], unknown: list[Message], hit: Hit | None, first: Message | None
+) -> tuple[Failure | None, Message | None]:
+    """What the kind of an error says that no symptom knows, and where; never against what may be ours."""
+    if any(each.symptom.kind in ("perhaps", "cut") and not each.failure.foreign for each in hits):
+        return None, None
+    read, loose = grounds.read(), findings.loose
+    pages: list[tuple[str, Message]] = []
+    if hit is None and first is not None and first.error:
+        pages = [(read.of(each), each) for each in sorted(unknown, key=lambda message: message.at)]
+    elif hit is None or (hit.failure.foreign and hit.symptom.kind == "echo"):
+        title = loose[0].text.partition("\n")[0][:TITLE] if loose else ""
+        pages = [(read.quoted(each, "" if number else title), each) for number, each in enumerate(loose)]
+    known = ((findings.known[page], each) for page, each in pages if page in findings.known)
+    return next(known, (None, None))
 
 
 def _words(symptoms: list[tuple[Failure, Symptom]]) -> list[bytes]:

@@ -1,0 +1,146 @@
+"""An error that no symptom knows: what its class, its words and the part it ends in say, and must not say."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tests.generate.failures import CATALOG
+from tests.unit.test_explain import of
+from vlmpatch.tools.explain import answer_page, answers, failures, grounds
+from vlmpatch.tools.view.language import Words
+
+ROOT = "/opt/env/lib/python3.11/site-packages"
+TRAIN = f'  File "{ROOT}/transformers/trainer.py", line 2240, in train\n    return inner_training_loop(\n'
+FETCH = f'  File "{ROOT}/torch/utils/data/_utils/fetch.py", line 54, in fetch\n    data = self.dataset[i]\n'
+
+
+def traceback(*frames: str, last: str) -> str:
+    return "\n".join(("Traceback (most recent call last):", *(each.rstrip("\n") for each in frames), last))
+
+
+def frame(path: str, function: str) -> str:
+    return f'  File "{path}", line 7, in {function}\n    x()'
+
+
+def page(text: str) -> str:
+    """The page that ``text`` leads to, by a symptom or else by its kind."""
+    found = of(text)
+    other = found.hit.failure if found.hit else found.ground
+    return other.id if other else ""
+
+
+KINDS = [
+    # By the part that the deepest known frame belongs to.
+    (traceback(TRAIN, FETCH, frame("/w/my.py", "__getitem__"), last="KeyError: 'depth'"), "data"),
+    (traceback(TRAIN, FETCH, frame("/w/my.py", "load"), last="AssertionError"), "data"),
+    (traceback(frame(f"{ROOT}/wandb/sdk/x.py", "init"), last="UsageError: not logged in"), "tracker"),
+    (traceback(frame(f"{ROOT}/vllm/engine/x.py", "step"), last="RuntimeError: engine dead"), "server"),
+    (
+        traceback(frame(f"{ROOT}/triton/compiler/x.py", "compile"), last="CompilationError: at 1:1"),
+        "extension",
+    ),
+    (
+        traceback(frame(f"{ROOT}/torch/utils/cpp_extension.py", "load"), last="RuntimeError: no such"),
+        "extension",
+    ),
+    (
+        traceback(frame(f"{ROOT}/omegaconf/base.py", "x"), last="omegaconf.errors.ConfigKeyError: k"),
+        "configuration",
+    ),
+    (traceback(frame(f"{ROOT}/requests/api.py", "get"), last="OSError: it broke off"), "hub"),
+    (traceback(frame(f"{ROOT}/jinja2/x.py", "x"), last="jinja2.exceptions.UndefinedError: 'x'"), "tokenizer"),
+    # By the class, or by what it says.
+    ("ImportError: this needs another thing", "environment"),
+    ("NameError: name 'tokenizre' is not defined", "script"),
+    ('  File "a.py", line 3\nIndentationError: unexpected indent', "script"),
+    ("TypeError: forward() got multiple values for 'frobnicate'", "versions"),
+    ("PermissionError: [Errno 13] Permission denied: '/mnt/out'", "files"),
+    ("urllib3.exceptions.NameResolutionError: it has no address", "hub"),
+    ("KeyError: 'LOCAL_RANK'", "launcher"),
+    ("KeyError: 'eval_accuracy'", "configuration"),
+    ("KeyError: 'question'", "data"),
+    ("ValueError: `--frobs` must be set beside `--nobs`", "configuration"),
+    ("RuntimeError: CUSOLVER_STATUS_INTERNAL_ERROR in a call", "cuda"),
+    ("TypeError: 'NoneType' object is not callable", "missing"),
+    ("RuntimeError: The size of tensor a (7) must match the size of tensor b (11)", "shapes"),
+    # Quoted by a person, in a title or in a line of prose.
+    ("# 训练报错KeyError: 'question'\n使用两张卡", "data"),
+    ("My run stops\nIt says `NameError: name 'x' is not defined`, why?", "script"),
+    ("Some frobs are not supported yet\nHow do I go on?", "configuration"),
+]
+
+
+@pytest.mark.parametrize(("text", "leads"), KINDS)
+def test_the_kind_of_an_error_leads_to_a_page(text: str, leads: str) -> None:
+    assert page(text) == leads
+
+
+FORMS = [
+    '  File "/w/dataset.py", line 9, in __getitem__\n',
+    "  File “/w/dataset.py”, line 9, in __getitem__\n",
+    "│ /w/dataset.py:9 in __getitem__                      │\n",
+    "File /w/dataset.py:9, in Frames.__getitem__(self, i)\n",
+    "/w/dataset.py in __getitem__(self, i)\n",
+    "[/w/dataset.py](https://localhost:8080/#) in __getitem__(self, i)\n",
+    '  File "C:\\w\\Dataset.py", line 9, in __getitem__\n',
+]
+
+
+@pytest.mark.parametrize("printed", FORMS)
+def test_a_frame_is_read_as_each_program_prints_it(printed: str) -> None:
+    assert page(f"Traceback (most recent call last):\n{printed}ZeroDivisionError: division by zero") == "data"
+
+
+def test_the_deepest_part_decides() -> None:
+    inner, outer = frame(f"{ROOT}/wandb/sdk/x.py", "log"), frame("/w/dataset.py", "__getitem__")
+    assert page(traceback(outer, inner, last="ValueError: odd")) == "tracker"
+    assert page(traceback(inner, outer, last="ValueError: odd")) == "data"
+
+
+def test_an_error_raised_in_a_model_is_not_about_who_called_it() -> None:
+    model = frame(f"{ROOT}/transformers/models/x/modeling_x.py", "forward")
+    assert page(traceback(frame("/w/dataset.py", "__getitem__"), model, last="ValueError: odd")) == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 7",
+        "RuntimeError: a thing that nobody has seen",
+        "Everything went well\nThe run ended.",
+        "A title without an error\nand a line of prose about ValueError and KeyError",
+    ],
+)
+def test_nothing_is_said_without_a_ground(text: str) -> None:
+    assert page(text) == ""
+
+
+def test_it_does_not_speak_against_what_may_be_ours() -> None:
+    text = (
+        "Traceback (most recent call last):\n"
+        f'  File "{ROOT}/deepspeed/runtime/zero/stage3.py", line 1, in x\n'
+        "RuntimeError: Detected a disagreement on list length between rank0 and rank7: "
+    )
+    found = of(text)
+    assert (found.hit, found.ground) == (None, None)
+    assert "F27" in {each.id for each in found.perhaps}
+
+
+def test_every_ground_leads_to_a_foreign_page_by_a_part_that_is_known() -> None:
+    read, known = grounds.read(), failures.every(CATALOG).known
+    for each in read.listed:
+        assert known[each.page].foreign
+        assert set(each.part) <= {*read.parts, ""}
+        assert each.error or each.says or each.told or each.part
+    assert not {sign for signs in read.parts.values() for sign in signs if sign != sign.lower()}
+
+
+def test_the_page_says_by_what_it_knows() -> None:
+    text = b"NameError: name 'tokenizre' is not defined"
+    given = answers.answer(io.BytesIO(text), CATALOG, Words("en"), None)
+    made = answer_page.page(given, Words("en")).text()
+    assert "The message is not known here" in made
+    data = answer_page.data(given, Words("en"))
+    assert (data["ground"], data["instead"], data["failure"]) == ("script", None, None)

@@ -1,0 +1,131 @@
+"""What is known of an error that no symptom knows: its class, what it says, the part of a program it ends in.
+
+``grounds.toml`` lists them, the most certain first, each with the page that it leads to: one of a foreign
+failure, never of one of ours. A part is known by the paths and functions of frames. Of a traceback the
+deepest frame counts that belongs to any part: what an error is about is said by where it was raised, not by
+who called.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from vlmpatch.tools.explain import vocabulary
+from vlmpatch.tools.explain.messages import WIDE, Message
+from vlmpatch.tools.explain.symptoms import Pattern, pattern, squeeze
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+GOES_ON = 3  # lines in which an exception may go on to say what it is
+# A frame as Python, rich, notebooks of three ages and pytest print it: its file, and its function.
+_CALL = re.compile(
+    r"File [\"“”]([^\"“”\n]{1,400})[\"“”], line \d{1,7}(?:, in ([\w.<>]{1,120}))?"
+    r"|([^\s│|\"“”\[\]()]{1,300}\.pyx?)(?::\d{1,7}|\]\([^)\s]{1,300}\))?,? in ([\w.<>]{1,120})"
+)
+# An exception that a person quotes in a line of prose.
+_QUOTED = re.compile(
+    r"(?<![A-Za-z0-9_])([A-Za-z][A-Za-z0-9_]{0,80}(?:Error|Exception))[`*]{0,2} ?[:：] {0,3}(?=\S)",
+    re.IGNORECASE,
+)
+
+
+class Ground(NamedTuple):
+    """One thing that leads to a page; of each list that is not empty one must be there, of ``told`` all."""
+
+    page: str
+    error: tuple[str, ...] = ()  # ends of the names of exceptions
+    says: tuple[Pattern, ...] = ()
+    told: tuple[tuple[str, ...], ...] = ()
+    part: tuple[str, ...] = ()
+    none: tuple[Pattern, ...] = ()
+    title: bool = False  # words of a title are enough, that names no exception
+
+    def fits(self, error: str, said: str, part: str) -> bool:
+        """Whether an exception called ``error`` that says ``said``, raised in ``part``, is of this kind."""
+        if self.error and not (error.lower().endswith(self.error) if error else self.title):
+            return False
+        if self.part and part not in self.part:
+            return False
+        squeezed = squeeze(said)
+        if self.says and not any(each.within(squeezed) for each in self.says):
+            return False
+        if any(each.within(squeezed) for each in self.none):
+            return False
+        return not self.told or vocabulary.tells(said, self.told)
+
+
+class Grounds(NamedTuple):
+    """All grounds in their order, and the parts of programs by what their frames hold."""
+
+    listed: tuple[Ground, ...]
+    parts: dict[str, tuple[str, ...]]
+
+    def of(self, message: Message) -> str:
+        """The page that the exception of ``message`` leads to, or nothing."""
+        begin = max(message.text.rfind(message.line), 0)
+        return self._page(message.error, _said(message.text[begin:]), self._part(message.text))
+
+    def quoted(self, message: Message, title: str) -> str:
+        """The page of an exception that a person quotes, in the title before elsewhere; or nothing."""
+        for text in (title, message.text):
+            for match in _QUOTED.finditer(text):
+                if page := self._page(match[1], _said(text[match.start() :]), self._part(message.text)):
+                    return page
+        return self._page("", title, "") if title else ""
+
+    def _page(self, error: str, said: str, part: str) -> str:
+        return next((each.page for each in self.listed if each.fits(error, said, part)), "")
+
+    def _part(self, text: str) -> str:
+        """The part that the deepest frame of ``text`` belongs to which belongs to one."""
+        for frame in reversed(list(_frames(text))):
+            for part, signs in self.parts.items():
+                if any(sign in frame for sign in signs):
+                    return part
+        return ""
+
+
+def _said(text: str) -> str:
+    """The line that ``text`` begins with, and those that it goes on in: it is wide, or ends in a colon."""
+    first, *rest = text.split("\n", GOES_ON + 1)
+    said = [first]
+    for line in rest[:GOES_ON]:
+        if len(said[-1]) < WIDE and not said[-1].rstrip().endswith((":", "：")):
+            break
+        said.append(line)
+    return " ".join(said)
+
+
+def _frames(text: str) -> Iterator[str]:
+    for match in _CALL.finditer(text):
+        path, function = match[1] or match[3], match[2] or match[4] or ""
+        yield f"/{path}:{function.rpartition('.')[2]} ".replace("\\", "/").lower()
+
+
+@functools.cache
+def read() -> Grounds:
+    """The grounds."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "grounds.toml"), "rb") as handle:
+        table = tomllib.load(handle)
+    stems = vocabulary.read().stems
+    listed = tuple(
+        Ground(
+            each["page"],
+            tuple(name.lower() for name in each.get("error", ())),
+            tuple(map(pattern, each.get("says", ()))),
+            stems(each.get("told", ())),
+            tuple(each.get("part", ())),
+            tuple(map(pattern, each.get("not", ()))),
+            each.get("title", False),
+        )
+        for each in table["grounds"]
+    )
+    return Grounds(listed, {name: tuple(signs) for name, signs in table["parts"].items()})
