@@ -1,4 +1,4 @@
-"""Puts patches/, failures/, cases/, vlmpatch_lab/, compat.toml and what is made of them inside the package.
+"""Puts patches/, their Chinese, failures/, cases/, vlmpatch_lab/, compat.toml and what is made of it inside.
 
 For standard builds only: an editable install must not get a copy, for it would go stale. There the package
 finds them beside itself.
@@ -23,6 +23,7 @@ class CustomBuildHook(BuildHookInterface):  # type: ignore[misc,type-arg,unused-
             build_data["force_include"]["patches"] = "vlmpatch/patches"
             build_data["force_include"]["failures"] = "vlmpatch/failures"
             build_data["force_include"]["cases"] = "vlmpatch/cases"
+            build_data["force_include"]["docs/zh-CN/patches"] = "vlmpatch/docs/zh-CN/patches"
             build_data["force_include"]["compat.toml"] = "vlmpatch/compat.toml"
             build_data["force_include"]["vlmpatch_lab"] = "vlmpatch/_lab/vlmpatch_lab"
             self._folder = tempfile.TemporaryDirectory()

@@ -6,13 +6,13 @@ import functools
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.generate import stories
 from tests.generate.failures import CATALOG, KNOWN, linked
 from tests.generate.patches import PATCHES, by_upstream
 from tests.generate.patches import WORDS as SAID
 from tests.lab import pages as docs
 from vlmpatch.catalog.location import patch_path
 from vlmpatch.catalog.model import Entry
+from vlmpatch.tools.explain import stories
 from vlmpatch.tools.view.language import Words
 from website import results
 from website.failure_pages import WIDE, search_box

@@ -11,6 +11,7 @@ import sys
 
 from tests.generate import stories, untranslated, wanted
 from tests.lab import pages
+from vlmpatch.tools.explain.stories import FOLDER
 
 
 def main() -> int:
@@ -23,7 +24,7 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.translated:
         left = stories.stamp(asked.translated)
-        print("\n".join(f"no Chinese for {id_} in {stories.FOLDER}/" for id_ in sorted(left)) or "noted")
+        print("\n".join(f"no Chinese for {id_} in {FOLDER}/" for id_ in sorted(left)) or "noted")
         return 1 if left else 0
     if asked.untranslated:
         owed = untranslated.owed()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tests.generate import stories
 from tests.generate.failures import CATALOG, KNOWN
 from tests.lab import pages
 from vlmpatch.catalog.location import patch_path
 from vlmpatch.catalog.model import Entry
+from vlmpatch.tools.explain import stories
 from vlmpatch.tools.view.language import Words
 
 PATCHES = pages.ROOT / "patches"

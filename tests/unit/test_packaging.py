@@ -53,7 +53,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tracked kind of files, copied: building must not write into the checkout."""
     folder = tmp_path_factory.mktemp("source") / "vlmpatch"
     folder.mkdir()
-    for name in ("vlmpatch", "vlmpatch_lab", "patches", "failures", "cases", "data"):
+    for name in ("vlmpatch", "vlmpatch_lab", "patches", "failures", "cases", "data", "docs/zh-CN/patches"):
         shutil.copytree(CHECKOUT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("compat.toml", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, folder / name)
@@ -82,6 +82,8 @@ def test_wheel_from_sdist(built: dict[str, Path], tmp_path: Path) -> None:
     assert "torch-checkpoint-default" in run(python, "-m", "vlmpatch", "list", cwd=tmp_path)
     assert "zero3-recompute-release" in run(python, "-m", "vlmpatch", "explain", "F4", cwd=tmp_path)
     assert run(python, "-m", "vlmpatch", "explain", "l05", cwd=tmp_path).startswith("L05 · ")
+    chinese = run(python, "-m", "vlmpatch", "explain", "vision-input-grads", "--lang", "zh", cwd=tmp_path)
+    assert "\n\u4e0a\u6e38\uff1a" in chinese  # what its file tells, to its last paragraph
     assert int(run(python, "-c", COUNT, cwd=tmp_path)) == len(rows.every())
     assert run(python, "-c", REVISIONS, cwd=tmp_path) == "{12}"
     assert run(python, "-c", BARE, cwd=tmp_path, PYTHONPATH=str(packages / "vlmpatch/_lab")) == "False"

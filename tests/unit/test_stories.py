@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.generate import stories
+from tests.generate.stories import owed, patch_files, stamp
 from tests.lab import pages
+from vlmpatch.tools.explain import stories
 
 HEAD = '"""``a`` fails, in torch 2."""\n'
-FILES = stories.patch_files(pages.ROOT)
+FILES = patch_files(pages.ROOT)
 LINK, CODE = re.compile(r"https?://[^\s)>,;]+"), re.compile(r"`([^`\n]+)`")
 
 
@@ -31,15 +32,21 @@ def patch(tmp_path: Path) -> Path:
 def test_a_head_in_both_languages(patch: Path) -> None:
     assert stories.told(patch, "en") == ("`a` fails, in torch 2.", True)
     assert stories.told(patch, "zh") == ("`a` \u62a5\u9519", True)
-    assert [*stories.owed(patch.parents[2])] == []
+    assert [*owed(patch.parents[2])] == []
 
 
 def test_the_english_is_shown_once_it_has_changed(patch: Path) -> None:
     patch.write_text(HEAD.replace("torch 2", "torch 3"))
     assert stories.told(patch, "zh") == ("`a` fails, in torch 3.", False)
-    assert [*stories.owed(patch.parents[2])] == [
+    assert [*owed(patch.parents[2])] == [
         "docs/zh-CN/patches/torch.toml, a-patch: text, the English has changed since"
     ]
+
+
+@pytest.mark.parametrize("chinese", ["", "[a-patch", "[a-patch]\nof = 3\n"])
+def test_what_cannot_be_read_is_shown_in_english(chinese: str, patch: Path) -> None:
+    stories.chinese_of(patch).write_text(chinese, "utf-8")
+    assert stories.told(patch, "zh") == ("`a` fails, in torch 2.", False)
 
 
 def test_a_line_that_ends_elsewhere_is_no_change(patch: Path) -> None:
@@ -49,13 +56,13 @@ def test_a_line_that_ends_elsewhere_is_no_change(patch: Path) -> None:
 
 def test_a_patch_without_chinese_is_owed_it(patch: Path) -> None:
     patch.rename(patch.with_name("other_patch.py"))
-    assert [*stories.owed(patch.parents[2])] == ["docs/zh-CN/patches/torch.toml, other-patch: text"]
+    assert [*owed(patch.parents[2])] == ["docs/zh-CN/patches/torch.toml, other-patch: text"]
 
 
 def test_a_translation_that_was_read_again_is_shown(patch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patch.write_text(HEAD.replace("torch 2", "torch 3"))
     monkeypatch.setattr(pages, "ROOT", patch.parents[2])
-    assert stories.stamp({"a-patch", "no-patch"}) == {"no-patch"}
+    assert stamp({"a-patch", "no-patch"}) == {"no-patch"}
     assert stories.told(patch, "zh").translated
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import ast
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from vlmpatch.catalog.location import patch_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.tools import codes
 from vlmpatch.tools.codes import Code
-from vlmpatch.tools.explain import failures
+from vlmpatch.tools.explain import failures, stories
 from vlmpatch.tools.explain.failures import Failure
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
@@ -65,7 +65,7 @@ def _patch(entry: Entry, catalog: Catalog, say: Words) -> dict[str, Any]:
         "id": entry.id,
         "set": entry.set or None,
         "summary": say.pick((entry.summary, entry.summary_zh)),
-        "description": _description(path),
+        "description": stories.told(Path(path), say.language).text,
         "failures": list(entry.failures),
         "severity": entry.severity,
         "targets": list(entry.targets),
@@ -77,12 +77,6 @@ def _patch(entry: Entry, catalog: Catalog, say: Words) -> dict[str, Any]:
 
 def _file(entry: Entry, catalog: Catalog) -> str:
     return patch_path(catalog.patches_of(entry), entry.module)
-
-
-def _description(path: str) -> str:
-    """What a patch file says of itself."""
-    with open(path, encoding="utf-8") as handle:
-        return ast.get_docstring(ast.parse(handle.read())) or ""
 
 
 def failure_page(failure: Failure, catalog: Catalog, say: Words) -> Page:
@@ -126,9 +120,10 @@ def patch_page(entry: Entry, catalog: Catalog, say: Words) -> Page:
     if entry.set:
         made.add(say("Not vlmpatch's own: of the patch set {set}.", set=catalog.sets[entry.set]), "warn")
     made.add()
-    if say.language != "en":
+    story = stories.told(Path(path), say.language)
+    if not story.translated:
         made.add(say("What its file says of itself, in English:"), "dim")
-    for paragraph in _description(path).strip().split("\n\n"):
+    for paragraph in story.text.strip().split("\n\n"):
         made.add(" ".join(paragraph.split()))
         made.add()
     made.add(say(entry.severity), label=say("Severity"))
