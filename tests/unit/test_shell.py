@@ -101,6 +101,14 @@ def test_other_scripts_are_read_with_their_arguments(tmp_path: Path) -> None:
     assert made.problems == [Unread("go.sh:2", unread.MISSING, "missing.sh")]
 
 
+def test_a_script_with_the_line_ends_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "go.sh").write_bytes(b"export NPROC_PER_NODE=8\r\nswift sft \\\r\n  --deepspeed zero3\r\n")
+    reading = Script(str(tmp_path))
+    reading.read("bash go.sh", "the command")
+    (launch,) = reading.launches
+    assert launch.words[-4:] == ("swift", "sft", "--deepspeed", "zero3")
+
+
 def test_a_script_knows_its_own_folder(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     text = 'D="$( cd "$( dirname "${BASH_SOURCE[0]}" )/.." && pwd )"\ntorchrun t.py --deepspeed $D/z.json\n'

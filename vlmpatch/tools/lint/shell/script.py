@@ -238,7 +238,7 @@ class Script:
         if self._files > FILES or place.depth >= DEEPEST:
             return
         try:
-            text = files.read(path, LARGEST)
+            text = files.read(path, LARGEST).replace("\r\n", "\n")  # as an editor on Windows leaves it
         except OSError as error:
             self.problems.append(Unread(path, str(error.strerror)))
             return
