@@ -101,6 +101,24 @@ def test_other_scripts_are_read_with_their_arguments(tmp_path: Path) -> None:
     assert made.problems == [Unread("go.sh:2", unread.MISSING, "missing.sh")]
 
 
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("export NPROC_PER_NODE=8\nswift sft", "NPROC_PER_NODE=8"),
+        ('N=4\nexport A=1 NPROC_PER_NODE="$N"\nllamafactory-cli train', "NPROC_PER_NODE=4"),
+        ("NPROC_PER_NODE=4\nexport NPROC_PER_NODE\nswift sft", "NPROC_PER_NODE=4"),
+        ("export NPROC_PER_NODE=8\nNPROC_PER_NODE=2 swift sft", "NPROC_PER_NODE=2"),
+        ("NPROC_PER_NODE=8\nswift sft", "swift"),
+        ("export NPROC_PER_NODE\nswift sft", "swift"),
+        ("export NPROC_PER_NODE=8 model=x\npython train.py", "python"),
+    ],
+)
+def test_what_a_launcher_reads_of_its_environment(text: str, first: str) -> None:
+    made = Script(".")
+    made.read(text, "the command")
+    assert made.launches[0].words[0] == first
+
+
 def test_a_script_with_the_line_ends_of_windows(tmp_path: Path) -> None:
     (tmp_path / "go.sh").write_bytes(b"export NPROC_PER_NODE=8\r\nswift sft \\\r\n  --deepspeed zero3\r\n")
     reading = Script(str(tmp_path))

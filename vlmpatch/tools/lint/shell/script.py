@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from vlmpatch.support import files
@@ -21,6 +21,8 @@ FILES, DEEPEST, LAUNCHES = 8, 8, 16
 UP = 6  # folders between a script and the one it is started in
 _COST = 200  # of one command, beside what it fills in
 LAUNCHERS = frozenset({"torchrun", "deepspeed", "accelerate", "swift", "llamafactory-cli", "trl", "axolotl"})
+# What these read of their environment.
+_READ = {"swift": ("NPROC_PER_NODE",), "llamafactory-cli": ("NPROC_PER_NODE",)}
 _SHELLS = frozenset({"bash", "sh", "zsh"})
 _BEFORE = frozenset({  # start what is named behind them
     "srun", "sudo", "env", "nohup", "time", "timeout", "exec", "command", "numactl", "nsys", "ssh", "docker",
@@ -77,6 +79,7 @@ class Script:
         self._folder = folder
         self._variables = Variables(folder)
         self._functions: dict[str, list[Token]] = {}
+        self._exported: set[str] = set()
         self._files = 0
 
     def read(self, command: str, where: str) -> None:
@@ -125,6 +128,8 @@ class Script:
     def _command(self, tokens: list[Token], place: _Place) -> None:
         self._variables.spend(_COST)
         if tokens[0].bare in _DECLARES:
+            if tokens[0].bare == "export":
+                self._exported |= {token.parts[0].text.partition("=")[0] for token in tokens[1:]}
             tokens = [token for token in tokens[1:] if not token.bare.startswith("-")]
             for token in tokens:
                 self._assign(token)
@@ -169,7 +174,7 @@ class Script:
         elif name.endswith(_SCRIPT):
             self._follow(words[0], words[1:], place, where)
         elif name in LAUNCHERS or _PYTHON.fullmatch(name):
-            self._launch((*before, *words), where)
+            self._launch((*before, *self._environment(name), *words), where)
         elif name in _BEFORE or words[0].startswith("$"):
             self._behind(words, before, place, where)
         elif name == "cd" and len(words) > 1:
@@ -178,6 +183,10 @@ class Script:
             self._shifted(words)
         elif name == "for" and len(words) > 3:
             self._variables.assign(words[1], words[3:4], more=False, array=False)
+
+    def _environment(self, launcher: str) -> Iterator[str]:
+        for name in self._exported.intersection(_READ.get(launcher, ())):
+            yield from (f"{name}={value}" for value in self._variables.values.get(name, [])[:1])
 
     def _enter(self, folder: str) -> None:
         path = found(self._folder, folder)
