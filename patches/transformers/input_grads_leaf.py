@@ -58,7 +58,7 @@ def _lets_require_grad(hook: Any) -> bool:
     return hook.__code__.co_names == ("requires_grad_",) and hook.__code__.co_argcount == 3
 
 
-def _writable(patch: Patch, hook: Callable[..., Any]) -> Callable[..., Any]:
+def _writable(patch: Patch, hook: FunctionType) -> Callable[..., Any]:
     @functools.wraps(hook)
     def then_copy(module: Any, args: Any, output: Any) -> Any:
         hook(module, args, output)
@@ -68,7 +68,23 @@ def _writable(patch: Patch, hook: Callable[..., Any]) -> Callable[..., Any]:
         copy.retain_grad()
         return copy
 
-    return then_copy
+    return then_copy if "<locals>" in hook.__qualname__ else _Pickled(hook, then_copy)
+
+
+class _Pickled:
+    """``call`` in the place of a ``hook`` that pickles by name, which a saved model then has."""
+
+    def __init__(self, hook: FunctionType, call: Callable[..., Any]) -> None:
+        self._hook, self._call = hook, call
+
+    def __call__(self, module: Any, args: Any, output: Any) -> Any:
+        return self._call(module, args, output)
+
+    def __deepcopy__(self, memo: Any) -> _Pickled:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return functools.partial, (self._hook,)
 
 
 def _is_leaf(output: Any) -> bool:

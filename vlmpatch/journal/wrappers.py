@@ -72,6 +72,7 @@ class WrapperChain:
         self._original = found.call
         self._head = [(_through, found.call)]
         self.function = _dispatching(self._head, found.call)
+        _show_parameters(self.function, found.call)
         _name(self.function, owner, name, found)
         self.aliases: list[Override] = []  # what lies at other locations because of us
         self.gone = False  # whether the owner has run again, and holds none of it any more
@@ -230,6 +231,15 @@ def _dispatching(head: list[tuple[Wrapper, Callable[..., Any]]], original: Any) 
 
     assert isinstance(dispatch, FunctionType)
     return dispatch
+
+
+def _show_parameters(function: FunctionType, original: Any) -> None:
+    """Let ``inspect.getfullargspec``, which follows no ``__wrapped__``, say of both the same."""
+    if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
+        return
+    from vlmpatch.journal import signatures
+
+    function.__signature__ = signatures.signature(original)  # type: ignore[attr-defined]
 
 
 def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
