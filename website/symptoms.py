@@ -25,7 +25,7 @@ _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
-    *("_CALL", "_QUOTED"),
+    *("_CALL", "_KEY", "_QUOTED"),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -35,7 +35,7 @@ _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("LINE", "NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
     (vocabulary, ("NEAR", "SOON")),
-    (grounds, ("GOES_ON",)),
+    (grounds, ("GOES_ON", "FOLDERS")),
 )
 
 

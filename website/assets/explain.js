@@ -51,6 +51,7 @@
       this.SIZE = of("SIZE", "gu");
       this.CALL = of("CALL", "gu");
       this.QUOTED = of("QUOTED", "giu");
+      this.KEY = of("KEY", "iuy");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
@@ -498,6 +499,8 @@
 
   /** The line that `text` begins with, and those that it goes on in. */
   function saidIn(text, known) {
+    const key = matched(known.KEY, text);
+    if (key) return key[0];
     const [head, ...rest] = text.split("\n"), said = [head];
     for (const line of rest.slice(0, known.GOES_ON)) {
       const last = said[said.length - 1];
@@ -508,8 +511,11 @@
   }
 
   function partOf(text, known) {
-    const frames = [...text.matchAll(known.CALL)].map(([, path, name, bare, called]) =>
-      `/${path || bare}:${(name || called || "").split(".").at(-1)} `.replaceAll("\\", "/").toLowerCase());
+    const frames = [...text.matchAll(known.CALL)].map(([, path, name, bare, called]) => {
+      const whole = (path || bare).replaceAll("\\", "/").toLowerCase(), at = whole.lastIndexOf("-packages/");
+      const near = at < 0 ? whole.split("/").slice(-known.FOLDERS).join("/") : whole.slice(at + "-packages/".length);
+      return `/${near}:${(name || called || "").split(".").at(-1).toLowerCase()} `;
+    });
     const part = (frame) => Object.entries(known.data.parts).find(([, signs]) => signs.some((sign) => frame.includes(sign)));
     const found = frames.reverse().map(part).find(Boolean);
     return found ? found[0] : "";
@@ -528,7 +534,7 @@
 
   /** The page that the exception of `message` leads to, or nothing. */
   function pageOf({ error, line, text }, known) {
-    return page(error, saidIn(text.slice(Math.max(text.lastIndexOf(line), 0)), known), partOf(text, known), known);
+    return page(error, saidIn(text.slice(Math.max(text.lastIndexOf(line), 0)).trimStart(), known), partOf(text, known), known);
   }
 
   /** The page that an exception leads to which a person quotes, in the title before elsewhere; or nothing. */
@@ -665,7 +671,9 @@
     if (hits.some(({ symptom, failure }) => ["perhaps", "cut"].includes(symptom.kind) && !failure.foreign)) return [null];
     let pages = [];
     if (!hit && message && message.error) {
-      pages = [...unknown].sort((one, other) => one.at - other.at).map((each) => [pageOf(each, known), each]);
+      const length = ({ text }) => [...text].length, where = new Map();
+      for (const each of [...unknown].sort((one, other) => length(one) - length(other) || one.at - other.at)) where.set(each.line, each);
+      pages = [...unknown].sort((one, other) => one.at - other.at).map((each) => [pageOf(where.get(each.line), known), each]);
     } else if (!hit || (hit.failure.foreign && hit.symptom.kind === "echo")) {
       const title = loose.length ? loose[0].text.split("\n")[0].slice(0, known.TITLE) : "";
       pages = loose.map((each, number) => [pageQuoted(each, number ? "" : title, known), each]);

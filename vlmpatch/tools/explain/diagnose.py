@@ -359,7 +359,11 @@ def _grounded(
     read, loose = grounds.read(), findings.loose
     pages: list[tuple[str, Message]] = []
     if hit is None and first is not None and first.error:
-        pages = [(read.of(each), each) for each in sorted(unknown, key=lambda message: message.at)]
+        # A title says it before the traceback does, which says where.
+        where = {each.line: each for each in sorted(unknown, key=lambda each: (len(each.text), each.at))}
+        pages = [
+            (read.of(where[each.line]), each) for each in sorted(unknown, key=lambda message: message.at)
+        ]
     elif hit is None or (hit.failure.foreign and hit.symptom.kind == "echo"):
         title = loose[0].text.partition("\n")[0][:TITLE] if loose else ""
         pages = [(read.quoted(each, "" if number else title), each) for number, each in enumerate(loose)]

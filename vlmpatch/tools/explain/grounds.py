@@ -24,6 +24,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+FOLDERS = 3  # of a path, what says which part of a program it is
 GOES_ON = 3  # lines in which an exception may go on to say what it is
 # A frame as Python, rich, notebooks of three ages and pytest print it: its file, and its function.
 _CALL = re.compile(
@@ -35,6 +36,8 @@ _QUOTED = re.compile(
     r"(?<![A-Za-z0-9_])([A-Za-z][A-Za-z0-9_]{0,80}(?:Error|Exception))[`*]{0,2} ?[:：] {0,3}(?=\S)",
     re.IGNORECASE,
 )
+# The key that was not there, without what a person goes on to say.
+_KEY = re.compile(r"KeyError[`*]{0,2} ?[:：] {0,3}(['\"])[^'\"\n]{0,200}\1", re.IGNORECASE)
 
 
 class Ground(NamedTuple):
@@ -71,7 +74,7 @@ class Grounds(NamedTuple):
     def of(self, message: Message) -> str:
         """The page that the exception of ``message`` leads to, or nothing."""
         begin = max(message.text.rfind(message.line), 0)
-        return self._page(message.error, _said(message.text[begin:]), self._part(message.text))
+        return self._page(message.error, _said(message.text[begin:].lstrip()), self._part(message.text))
 
     def quoted(self, message: Message, title: str) -> str:
         """The page of an exception that a person quotes, in the title before elsewhere; or nothing."""
@@ -95,6 +98,8 @@ class Grounds(NamedTuple):
 
 def _said(text: str) -> str:
     """The line that ``text`` begins with, and those that it goes on in: it is wide, or ends in a colon."""
+    if key := _KEY.match(text):
+        return key[0]
     first, *rest = text.split("\n", GOES_ON + 1)
     said = [first]
     for line in rest[:GOES_ON]:
@@ -107,7 +112,11 @@ def _said(text: str) -> str:
 def _frames(text: str) -> Iterator[str]:
     for match in _CALL.finditer(text):
         path, function = match[1] or match[3], match[2] or match[4] or ""
-        yield f"/{path}:{function.rpartition('.')[2]} ".replace("\\", "/").lower()
+        path = path.replace("\\", "/").lower()
+        _, installed, inside = path.rpartition("-packages/")
+        # Of a checkout the last folders: disks are called /data, too.
+        near = inside if installed else "/".join(path.split("/")[-FOLDERS:])
+        yield f"/{near}:{function.rpartition('.')[2].lower()} "
 
 
 @functools.cache
