@@ -127,6 +127,9 @@ def test_an_editable_install_has_a_finder_of_its_own(tmp_path: Path, monkeypatch
             return found if name == "ed" else None
 
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    Finder.__module__ = None  # type: ignore[assignment]
+    assert locate("ed") is None
+    Finder.__module__ = "elsewhere"
     assert locate("ed.trainers.sft") is None, "nobody but setuptools is asked: a finder may do anything"
     Finder.__module__ = "__editable___ed_0_29_0_finder"
     assert locate("ed.trainers.sft") == str(tmp_path / "trainers" / "sft.py")

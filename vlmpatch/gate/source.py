@@ -211,7 +211,7 @@ def locate(name: str) -> str | None:
 def _editable(name: str) -> ModuleSpec | None:
     """Where setuptools has an editable install: known to a finder that its .pth file brings, in no folder."""
     for finder in sys.meta_path:
-        if getattr(finder, "__module__", "").startswith("__editable__"):
+        if str(getattr(finder, "__module__", "")).startswith("__editable__"):
             found: ModuleSpec | None = finder.find_spec(name, None)
             if found is not None:
                 return found
