@@ -13,14 +13,14 @@ in a dictionary for another are neither.
 
 In every release of torch; there is nothing to fix upstream.
 
-The change: at the one door of the reentrant variant, a block with something to train goes through the
-non-reentrant one where that outcome is known: inside a DDP that searches for unused parameters; from the
-first block on that ran twice before a backward; and where a block is handed such a dictionary. As the first
-of two runs cannot be told from an only one, a block's runs up to its first backward are non-reentrant too,
-and recomputed to their end; their gradients are the same. A block whose forward asks in which grad mode it
-runs is not: it would see another. Nor is one that keeps what it makes in its first run (a mask, a scale): the
-recomputation, which does not make it again, saves fewer tensors, and the non-reentrant variant refuses that.
-It is said once, in the backward that would have ended the run. Everywhere
+The change: at the one door of the reentrant variant, where that outcome is known or possible, the weights of
+a block become inputs of its segment: their gradients come out of it and no longer go straight to the hooks,
+which fire once whatever the number of runs, and DDP's search finds them. What the block sees is the same (a
+first run without gradients, a second in the backward), and so are the numbers. So it is inside a DDP that
+searches for unused parameters, and of a block's runs before its first backward, for the first of two runs
+cannot be told from an only one. From the first block on that ran twice before a backward, and where a block
+is handed such a dictionary, a block with something to train goes through the non-reentrant variant. It is
+said once, in the backward that would have ended the run. Everywhere
 else (one process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP,
 blocks that run once) what the user said stands, and nothing is printed. So it does where another library has
 put a function in the place of torch's that asks for True again.
@@ -32,29 +32,29 @@ https://github.com/modelscope/ms-swift/issues/3128
 from __future__ import annotations
 
 import contextlib
-import dis
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.checkpointed import blocks_of, bound_to
+from .._shared.missing_gradients import from_nothing, none_made
 from .._shared.training_group import active_ddp
 
 DOOR = "CheckpointFunction.apply(function, preserve, *args)"
 OPTIMIZER = "DeepSpeedZeroOptimizer"
 HANDED = "shared_kv_states"  # in which blocks leave keys and values for others
-GRAD_MODE, CHECKPOINTS = "is_grad_enabled", "_gradient_checkpointing_func"
-READS = ("LOAD_ATTR", "LOAD_CONST")  # self.mask, and the name in hasattr(self, "mask")
 SHARES = ("store_full_length_kv", "is_kv_shared_layer")  # what an attention says that does either
 _OVERRULED = (
-    "use_reentrant=True was passed, and {where} it can only end in {what}. This run uses the non-reentrant "
-    "variant, whose gradients are the same. Pass False; VLMPATCH_DISABLE={patch} insists on True."
+    "use_reentrant=True was passed, and {where} it can only end in {what}. This run {does}, and its "
+    "gradients are the same. Pass False; VLMPATCH_DISABLE={patch} insists on True."
 )
+_NON_REENTRANT = "uses the non-reentrant variant"
+_WEIGHTS_TOO = "hands the weights of a block over as inputs of it"
 _UNUSED = "under DDP with find_unused_parameters=True"
 _SHARED = "where blocks share keys and values"
 _TWICE = "with a checkpointed block that runs twice before one backward under {wrapper}"
@@ -134,37 +134,44 @@ def apply(patch: Patch, module: ModuleType) -> None:
         block = _trained_block(args[0]) if torch.is_grad_enabled() and len(args) > 1 else None
         if block is None or _came_back(block):
             return original(cls, *args, **kwargs)
-        function, preserve, *inputs = args
+        function, preserve, inputs = args[0], args[1], args[2:]
 
         def as_said() -> Any:
             return original(cls, *args, **kwargs)
 
-        def say(where: str, what: str) -> None:
-            patch.warn("overruled", _OVERRULED.format(where=where, what=what, patch=patch.id))
+        def as_said_with_weights() -> Any:
+            inputs_too, given = with_weights(function, inputs)
+            return original(cls, inputs_too, preserve, *given, **kwargs)
 
-        def non_reentrant(asked: Asked | None = None, whole: bool = False) -> Any:
-            with _asking_for(asked or Asked(block)), _recomputed_whole(module) if whole else _as_it_is():
+        def say(where: str, what: str, does: str = _NON_REENTRANT) -> None:
+            patch.warn("overruled", _OVERRULED.format(where=where, what=what, does=does, patch=patch.id))
+
+        def non_reentrant(asked: Asked | None = None) -> Any:
+            with _asking_for(asked or Asked(block)):
                 return module.checkpoint(function, *inputs, use_reentrant=False, preserve_rng_state=preserve)
 
-        def overruled(where: str, what: str) -> Any:
+        if getattr(_asking, "depth", 0):  # in the recomputation of a segment whose weights are inputs
+            return as_said_with_weights()
+        if bound_to(function, HANDED) is not None and _shares(block):
             result = non_reentrant(asked := Asked(block))
             if not asked.in_vain:
-                _in_backward_of(result, lambda *gradients: say(where, what))
+                _in_backward_of(result, lambda *gradients: say(_SHARED, "wrong gradients"))
             return result
-
-        if bound_to(function, HANDED) is not None and _shares(block):
-            return overruled(_SHARED, "wrong gradients")
         ddp = _ddp_of(block)
         if ddp is not None and ddp.find_unused_parameters:
-            return overruled(_UNUSED, "'marked ready only once'")
+            result = as_said_with_weights()
+            _in_backward_of(result, lambda *gradients: say(_UNUSED, _ENDS["DDP"], _WEIGHTS_TOO))
+            return result
         reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
         if reduced is None or _backward_number() != -1:  # inside of another segment
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
-        if reduced.stands(block) or (not reduced.twice and _runs_otherwise(block)):
+        if reduced.stands(block):
             result = as_said()
+        elif not reduced.twice:
+            result = as_said_with_weights()
         else:
-            result = non_reentrant(asked := Asked(block), whole=not reduced.twice)
-            if reduced.twice and not asked.in_vain:
+            result = non_reentrant(asked := Asked(block))
+            if not asked.in_vain:
                 reduced.say = functools.partial(say, _TWICE.format(wrapper=wrapper), _ENDS[wrapper])
         reduced.ran(block, result)
         return result
@@ -196,15 +203,6 @@ def _asking_for(asked: Asked) -> Iterator[None]:
         _asking.now = outer
 
 
-def _recomputed_whole(module: ModuleType) -> contextlib.AbstractContextManager[Any]:
-    """Hooks at the end of a block run in its recomputation too, as in the reentrant variant."""
-    whole: contextlib.AbstractContextManager[Any] = module.set_checkpoint_early_stop(False)
-    return whole
-
-
-_as_it_is = contextlib.nullcontext
-
-
 def _came_back(block: Any) -> bool:
     """Whether what stands in the place of torch's ``checkpoint`` (ms-swift's own) made True of our False."""
     asked = getattr(_asking, "now", None)
@@ -219,36 +217,89 @@ def _shares(block: Any) -> bool:
     return any(getattr(part, mark, False) for part in block.modules() for mark in SHARES)
 
 
-def _runs_otherwise(block: Any) -> bool:
-    """Whether a forward of ``block`` may do otherwise in a recomputation that the user did not ask for."""
-    classes = {type(part) for part in block.modules() if not type(part).__module__.startswith("torch.")}
-    return any(_looks(code) for cls in classes for code in _codes_within(cls.forward))
+def with_weights(function: Any, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The same call, to which the weights that it trains are inputs too, ahead of ``inputs``."""
+    import torch
+
+    parts = [part for block in blocks_of(function) for part in block.modules()]
+    elsewhere = {id(value) for part in parts for value in _kept_beside(part)}
+    slots = [
+        (part, name, parameter)
+        for part in parts
+        for name, parameter in part._parameters.items()
+        if _is_trained(parameter) and id(parameter) not in elsewhere
+    ]
+    weights = {id(parameter): parameter for _, _, parameter in slots}
+    places = {key: place for place, key in enumerate(weights)}
+    partial = function if isinstance(function, functools.partial) else functools.partial(function)
+
+    def call(*given: Any, **keywords: Any) -> Any:
+        own, rest = given[: len(places)], given[len(places) :]
+        with contextlib.ExitStack() as meanwhile:
+            if torch.is_grad_enabled():  # in the recomputation
+                meanwhile.enter_context(_inside())
+                for part, name, parameter in slots:
+                    meanwhile.enter_context(_lent(part._parameters, name, own[places[id(parameter)]]))
+            return partial.func(*partial.args, *rest, **keywords)
+
+    ddp = active_ddp() is not None
+    handed = tuple(_through().apply(parameter, ddp) for parameter in weights.values())
+    return functools.partial(call, **partial.keywords), (*handed, *inputs)
+
+
+def _kept_beside(part: Any) -> Iterator[Any]:
+    """What ``part`` has without asking for a parameter by its name: its own names for some, lists of them."""
+    for name, value in vars(part).items():
+        if name != "_parameters":
+            yield from value if isinstance(value, (list, tuple)) else (value,)
+
+
+@contextlib.contextmanager
+def _inside() -> Iterator[None]:
+    depth = getattr(_asking, "depth", 0)
+    _asking.depth = depth + 1
+    try:
+        yield
+    finally:
+        _asking.depth = depth
+
+
+def _is_trained(parameter: Any) -> bool:
+    return parameter is not None and bool(parameter.requires_grad)
+
+
+@contextlib.contextmanager
+def _lent(slots: dict[str, Any], name: str, tensor: Any) -> Iterator[None]:
+    before = slots[name]
+    slots[name] = tensor
+    try:
+        yield
+    finally:
+        if slots.get(name) is tensor:
+            slots[name] = before
 
 
 @functools.cache
-def _looks(code: CodeType) -> bool:
-    """Whether it asks for the grad mode, or reads an attribute, or asks for it by name, before it sets it."""
-    if GRAD_MODE in code.co_names:
-        return True
-    read = set()
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in READS and isinstance(instruction.argval, str):
-            read.add(instruction.argval)
-        elif instruction.opname == "STORE_ATTR" and instruction.argval in read:
-            return True
-    return False
+def _through() -> Any:
+    import torch
 
+    class Through(torch.autograd.Function):  # type: ignore[misc]
+        """A weight by another name: a step between forward and backward is none of the graph's business."""
 
-def _codes_within(forward: Any) -> Iterator[CodeType]:
-    """The code of ``forward`` and of what it decorates, without what asks only whether to checkpoint.
+        @staticmethod
+        def forward(ctx: Any, weight: Any, ddp: bool) -> Any:
+            ctx.set_materialize_grads(False)
+            ctx.weight, ctx.ddp = weight, ddp
+            return weight.data
 
-    That is, from transformers 5.24 on, every layer's; the checkpoint runs what is beneath it.
-    """
-    while forward is not None:
-        code = getattr(forward, "__code__", None)
-        if code is not None and CHECKPOINTS not in code.co_names:
-            yield code
-        forward = getattr(forward, "__wrapped__", None)
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            if gradient is None:  # the block made no use of it
+                from_nothing([ctx.weight], dropped=ctx.ddp)
+                gradient = none_made(ctx.weight)
+            return gradient, None
+
+    return Through
 
 
 def _trained_block(function: Any) -> Any:

@@ -567,35 +567,3 @@ def test_a_forward_that_hands_the_number_of_tokens_on(body: str, hands_on: bool)
     assert not patch.hands_on("def forward(self, x, labels=None):\n    number(x)\n", model)
     inside = f"def forward(self, x, **kwargs):\n    {body}\n"  # the labels are among them
     assert patch.hands_on(inside, model) is not body.startswith("kwargs.")
-
-
-class Keeping:
-    """Forwards of blocks, by what they do with an attribute."""
-
-    made: Any = None
-    scale: Any = None
-
-    def once(self, x: float) -> Any:
-        if self.made is None:
-            self.made = x
-        return x + self.made
-
-    def asked_for(self, x: float) -> Any:
-        if not hasattr(self, "made"):
-            self.made = x
-        return x + self.made
-
-    def each_time(self, x: float) -> Any:
-        self.scale = x
-        return x + self.scale
-
-    def never(self, x: float) -> Any:
-        return x + self.made
-
-
-@pytest.mark.parametrize(
-    ("name", "otherwise"), [("once", True), ("asked_for", True), ("each_time", False), ("never", False)]
-)
-def test_a_block_that_keeps_what_its_first_run_made(name: str, otherwise: bool) -> None:
-    patch = patch_file("explicit-reentrant-warning")
-    assert any(map(patch._looks, patch._codes_within(getattr(Keeping, name)))) is otherwise
