@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 
 from tests.axes.parallel import with_experts
 from vlmpatch_lab.loading import TOWERS
@@ -82,6 +83,30 @@ def both(model: Any) -> Any:
     return tuned
 
 
+def quantized(**said: Any) -> Callable[[Any], Any]:
+    """LoRA on the same checkpoint as bitsandbytes loads it, prepared by PEFT as scripts do."""
+
+    def made(model: Any) -> Any:
+        config = transformers.BitsAndBytesConfig(**said)
+        folder, dtype = model.config._name_or_path, model.dtype
+        small = type(model).from_pretrained(folder, torch_dtype=dtype, quantization_config=config)
+        small.config.use_cache = False
+        return lora()(peft.prepare_model_for_kbit_training(small, use_gradient_checkpointing=False).train())
+
+    return made
+
+
+def nf4(storage: torch.dtype) -> Callable[[Any], Any]:
+    """QLoRA; ``storage`` is the dtype in which a pair of 4 bits lies, or several."""
+    return quantized(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=torch.float32,
+        bnb_4bit_quant_storage=storage,
+    )
+
+
 def conv(model: Any) -> Any:
     """The tower's first layer too, a convolution."""
     return adapted(model, peft.LoraConfig(**RANK, target_modules=[*linears(model), "patch_embed.proj"]))
@@ -104,5 +129,8 @@ ADAPTERS: dict[str, Callable[[Any], Any]] = {
     "two": two,
     "both": both,
     "conv": conv,
+    "nf4": nf4(torch.uint8),
+    "nf4_as_floats": nf4(torch.float32),
+    "int8": quantized(load_in_8bit=True),
     "experts": with_experts,
 }

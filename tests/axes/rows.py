@@ -101,6 +101,10 @@ ROWS = {
     "all-linear": Row("adapters", adapter="all_linear"),
     "two-adapters": Row("adapters", adapter="two"),
     "conv": Row("adapters", adapter="conv"),
+    # --- weights of 4 and 8 bits, of stacks that have bitsandbytes; FSDP1 wants one dtype of all
+    "nf4": Row("adapters", adapter="nf4", engines=("ddp", *ZERO, "fsdp2")),
+    "nf4-as-floats": Row("adapters", adapter="nf4_as_floats"),
+    "int8": Row("adapters", adapter="int8", engines=("ddp", *ZERO)),
     # --- objectives
     "dpo": Row("objectives", objective="dpo"),
     "dpo-lora": Row("objectives", objective="dpo_lora", adapter="lora"),
@@ -172,6 +176,16 @@ ROWS = {
     "join": Row("data", between="join", engines=("ddp",)),
     # --- several of these at once, as scripts have them
     "dora-mixed": Row("combined", adapter="dora", memory="nonreentrant", data="mixed", cell=TWO),
+    "nf4-mixed": Row(
+        "combined",
+        adapter="nf4",
+        memory="nonreentrant",
+        data="mixed",
+        cell=TWO,
+        engines=("ddp", *ZERO, "fsdp2"),
+    ),
+    "nf4-as-floats-mixed": Row("combined", adapter="nf4_as_floats", data="mixed", cell=TWO),
+    "int8-mixed": Row("combined", adapter="int8", data="mixed", cell=TWO, engines=("ddp", *ZERO)),
     "dropout-mixed": Row("combined", adapter="dropout", memory="nonreentrant", data="mixed", cell=TWO),
     "modules-to-save-mixed": Row("combined", adapter="saved", memory="nonreentrant", data="mixed", cell=TWO),
     "dpo-lora-mixed": Row(

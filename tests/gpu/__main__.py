@@ -1,9 +1,10 @@
 """Everything here that a GPU can show, in the environment that runs it.
 
-    python -m tests.gpu [--only overlap,right,cost] [--cells WORD …]
+    python -m tests.gpu [--only overlap,right,trainer,cost] [--cells WORD …]
 
-Needs torch with CUDA, DeepSpeed, transformers 4, PEFT and a GPU. On a single GPU two ranks go over gloo,
-for NCCL refuses them. One line a cell is printed, and put on record in data/gpu.csv.
+Needs torch with CUDA, DeepSpeed, transformers, PEFT and a GPU; cells of qlora need bitsandbytes, those of
+liger its kernels. On a single GPU two ranks go over gloo, for NCCL refuses them. One line a cell is printed,
+and put on record in data/gpu.csv.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from typing import Any
 
 import torch
 
-from tests.gpu import record
+from tests.gpu import record, trainer
 from tests.gpu.train import Cell
 
 LIMIT = 240.0  # seconds a process may take
 TOGETHER = 10  # processes of tiny cells at a time
 ENGINES = ("ddp", "zero2", "zero3")
+SHARDED = ("fsdp1", "fsdp2")
 WAYS: dict[str, list[str]] = {"bare": [], "patched": ["--patched"]}
 
 
@@ -53,8 +55,8 @@ def right(words: list[str]) -> Iterator[dict[str, Any]]:
         Cell(engine, tuning, mixed=mixed, dtype=dtype, ranks=2 if mixed else 1)
         for dtype in ("float32", "bfloat16")
         for mixed in (False, True)
-        for engine in ENGINES
-        for tuning in ("lora", "full")
+        for engine in (*ENGINES, *SHARDED)
+        for tuning in (("lora", "qlora", "full") if engine in ENGINES else ("qlora", "full"))
     ]
     cells = [cell for cell in cells if has(describe(cell), words)]
     with ThreadPoolExecutor(TOGETHER) as pool, tempfile.TemporaryDirectory() as folder:
@@ -72,6 +74,42 @@ def right(words: list[str]) -> Iterator[dict[str, Any]]:
 
         for cell, ways in zip(cells, pool.map(found, cells), strict=True):
             yield {"check": "right", "cell": describe(cell), **ways}
+
+
+def by_trainer(words: list[str]) -> Iterator[dict[str, Any]]:
+    """Losses and norms of HF Trainer's first steps, held against one process that checkpoints nothing."""
+    cells = [
+        trainer.Cell(engine, tuning, amp=amp, kernels=kernels, mixed=ranks == 2, ranks=ranks)
+        for amp, kernels in (("fp16", ""), ("bf16", ""), ("bf16", "liger"))
+        for ranks in (1, 2)
+        for engine in ENGINES
+        for tuning in ("lora", "full")
+    ]
+    cells = [cell for cell in cells if has(describe(cell), words)]
+    with ThreadPoolExecutor(TOGETHER) as pool:
+        wanted = {plain(cell): pool.submit(said_by, plain(cell)) for cell in cells}
+
+        def found(cell: trainer.Cell) -> dict[str, Any]:
+            exact = wanted[plain(cell)].result()
+            return {
+                way: {**(said := said_by(cell, *more)), "off": off(said, exact)} for way, more in WAYS.items()
+            }
+
+        for cell, ways in zip(cells, pool.map(found, cells), strict=True):
+            yield {"check": "trainer", "cell": describe(cell), **ways}
+
+
+def said_by(cell: trainer.Cell, *more: str) -> dict[str, Any]:
+    return printed(launched(cell, more, "tests.gpu.trainer"))
+
+
+def off(said: dict[str, Any], wanted: dict[str, Any]) -> float | str:
+    """How far what a Trainer logged is off at most, relative."""
+    if "error" in said or "error" in wanted:
+        return "none"
+    pairs = [pair for kind in ("losses", "norms") for pair in zip(said[kind], wanted[kind], strict=True)]
+    most: float = max(abs(got - exact) / abs(exact) for got, exact in pairs)
+    return most
 
 
 def cost(words: list[str]) -> Iterator[dict[str, Any]]:
@@ -100,13 +138,14 @@ def key_of(cell: Cell) -> str:
     return f"{cell.tuning} {cell.mixed} {cell.dtype}"
 
 
-def plain(cell: Cell) -> Cell:
+def plain(cell: Any) -> Any:
     return dataclasses.replace(cell, engine="none", checkpointing="off")
 
 
 def describe(cell: Cell) -> str:
     rows = "mixed" if cell.mixed else "images"
-    words = (cell.engine, cell.tuning, cell.dtype, rows, f"ranks={cell.ranks}", cell.checkpointing)
+    computed = [cell.amp, *filter(None, [cell.kernels])] if isinstance(cell, trainer.Cell) else [cell.dtype]
+    words = (cell.engine, cell.tuning, *computed, rows, f"ranks={cell.ranks}", cell.checkpointing)
     return " ".join(words)
 
 
@@ -118,14 +157,14 @@ def gradients(cell: Cell, folder: Path, *more: str) -> tuple[dict[str, Any], Any
         return said, torch.load(file.name) if written else None
 
 
-def launched(cell: Cell, more: Any) -> list[str]:
+def launched(cell: Cell, more: Any, program: str = "tests.gpu.train") -> list[str]:
     alone = cell.engine == "none"
     ranks = 1 if alone else cell.ranks
     if ranks > torch.cuda.device_count():
         cell = dataclasses.replace(cell, backend="gloo")
     start = ["-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--rdzv-backend=c10d"]
     said = json.dumps(dataclasses.asdict(cell))
-    return [*start, "--rdzv-endpoint=localhost:0", "-m", "tests.gpu.train", said, *more]
+    return [*start, "--rdzv-endpoint=localhost:0", "-m", program, said, *more]
 
 
 def printed(command: list[str]) -> dict[str, Any]:
@@ -163,7 +202,7 @@ def apart(got: Any, wanted: Any) -> float | str:
     return round(math.sqrt(total / whole), 6)
 
 
-CHECKS = {"overlap": overlap, "right": right, "cost": cost}
+CHECKS = {"overlap": overlap, "right": right, "trainer": by_trainer, "cost": cost}
 
 
 def main() -> None:

@@ -10,8 +10,9 @@ from vlmpatch.tools.view.language import Words
 STORE = pages.ROOT / "data" / "gpu.csv"
 COLUMNS = ("id", "check", "device", "torch", "transformers", "deepspeed", "cell", "bare", "patched", "plain")
 OVERLAP, RIGHT = "<!-- written by tests.gpu overlap -->", "<!-- written by tests.gpu right -->"
+TRAINER = "<!-- written by tests.gpu trainer -->"
 SETTINGS = ("large 1", "large 3", "buckets 1", "buckets 3")
-HEADS = {
+HEADS: dict[str, dict[str, tuple[str, ...]]] = {
     OVERLAP: {
         "en": ("DeepSpeed", "large, 1 rank", "large, 3 ranks", "buckets, 1 rank", "buckets, 3 ranks"),
         "zh": (
@@ -23,15 +24,21 @@ HEADS = {
         ),
     },
     RIGHT: {
-        "en": ("training", "ranks", "without vlmpatch", "with", "bf16 by itself"),
-        "zh": ("训练", "rank 数", "不用 vlmpatch", "使用后", "bf16 本身"),
+        "en": ("training", "transformers", "ranks", "without vlmpatch", "with", "bf16 by itself"),
+        "zh": ("训练", "transformers", "rank 数", "不用 vlmpatch", "使用后", "bf16 本身"),
+    },
+    TRAINER: {
+        "en": ("training", "transformers", "ranks", "without vlmpatch", "with"),
+        "zh": ("训练", "transformers", "rank 数", "不用 vlmpatch", "使用后"),
     },
 }
+ENGINES = {"ddp": "DDP", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp1": "FSDP1", "fsdp2": "FSDP2"}
 WORDS = {
     "en": {
         "dies": "dies",
         "missing": "{} without a gradient",
         "lora": "LoRA",
+        "qlora": "QLoRA",
         "full": "full",
         "mixed": "mixed",
     },
@@ -39,6 +46,7 @@ WORDS = {
         "dies": "报错退出",
         "missing": "{} 个没有梯度",
         "lora": "LoRA",
+        "qlora": "QLoRA",
         "full": "全参",
         "mixed": "混合 batch",
     },
@@ -86,7 +94,12 @@ def write(measured: list[dict[str, str]]) -> None:
 def filled(language: str, text: str) -> str:
     """The page ``text`` with its tables as the record has them."""
     lines = read()
-    for begin, rows in ((OVERLAP, overlap(lines)), (RIGHT, right(language, lines))):
+    tables = {
+        OVERLAP: overlap(lines),
+        RIGHT: trainings(language, lines, "right"),
+        TRAINER: [row[:-1] for row in trainings(language, lines, "trainer")],
+    }
+    for begin, rows in tables.items():
         text = pages.filled(text, begin, pages.table(HEADS[begin][language], rows))
     return text
 
@@ -104,7 +117,7 @@ def change(each: dict[str, str]) -> str:
     return "" if each["bare"] == "dies" else " → ".join(wrong)
 
 
-def right(language: str, lines: list[dict[str, str]]) -> list[tuple[str, ...]]:
+def trainings(language: str, lines: list[dict[str, str]], check: str) -> list[tuple[str, ...]]:
     """A row a training."""
     said = WORDS[language]
 
@@ -113,10 +126,13 @@ def right(language: str, lines: list[dict[str, str]]) -> list[tuple[str, ...]]:
         return said[first].format(number) if first in said else short
 
     rows: list[tuple[str, ...]] = []
-    for each in (each for each in lines if each["check"] == "right"):
-        engine, tuning, dtype, kind, ranks, _ = each["cell"].split()
-        named = [engine.replace("zero", "ZeRO-").replace("ddp", "DDP"), said[tuning], dtype]
-        training = Words(language).mark(", ").join([*named, *([said[kind]] if kind in said else [])])
-        of_dtype = each["plain"] if dtype == "bfloat16" else ""
-        rows.append((training, ranks.partition("=")[2], word(each["bare"]), word(each["patched"]), of_dtype))
+    for each in (each for each in lines if each["check"] == check):
+        *named, kind, ranks, _ = each["cell"].split()
+        named += [kind] if kind in said else []
+        training = (
+            Words(language).mark(", ").join(said.get(name) or ENGINES.get(name, name) for name in named)
+        )
+        where = (training, each["transformers"], ranks.partition("=")[2])
+        by_itself = each["plain"] if "bfloat16" in named else ""
+        rows.append((*where, word(each["bare"]), word(each["patched"]), by_itself))
     return rows
