@@ -105,6 +105,10 @@ ROWS = {
     "nf4": Row("adapters", adapter="nf4", engines=("ddp", *ZERO, "fsdp2")),
     "nf4-as-floats": Row("adapters", adapter="nf4_as_floats"),
     "int8": Row("adapters", adapter="int8", engines=("ddp", *ZERO)),
+    # Adapters stay in float32, as PEFT makes them.
+    "bf16-lora": Row("precision", adapter="lora", cell=_low("bfloat16"), low=True, engines=ZERO),
+    "bf16-nf4": Row("precision", adapter="nf4", cell=_low("bfloat16"), low=True, engines=ZERO),
+    "bf16-int8": Row("precision", adapter="int8", cell=_low("bfloat16"), low=True, engines=ZERO),
     # --- objectives
     "dpo": Row("objectives", objective="dpo"),
     "dpo-lora": Row("objectives", objective="dpo_lora", adapter="lora"),
