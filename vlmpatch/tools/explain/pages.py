@@ -55,8 +55,17 @@ def _failure(failure: Failure, catalog: Catalog, say: Words) -> dict[str, Any]:
         "where": say.pick(failure.where),
         "cause": say.pick(failure.cause),
         "patches": [entry.id for entry in failure.patches(catalog)],
-        "do": list(failure.advice[say.language == "zh"]),
+        "do": _advice(failure, catalog, say),
     }
+
+
+def _advice(failure: Failure, catalog: Catalog, say: Words) -> list[str]:
+    """The lines to add or change: ours, where patches end it, before those that help without them."""
+    lines = list(failure.advice[say.language == "zh"])
+    ours = "import vlmpatch"
+    if not failure.patches(catalog) or any(line.startswith(ours) for line in lines):
+        return lines
+    return [f"{ours}  # {say('first line of the script')}", *lines]
 
 
 def _patch(entry: Entry, catalog: Catalog, say: Words) -> dict[str, Any]:
@@ -94,7 +103,7 @@ def failure_page(failure: Failure, catalog: Catalog, say: Words) -> Page:
         label = " "
     if not ending and not failure.foreign:
         made.add(say("no patch yet; this helps:"), label=label)
-    for number, line in enumerate(failure.advice[say.language == "zh"]):
+    for number, line in enumerate(_advice(failure, catalog, say)):
         made.code(line, say("Do this") if number == 0 else say("or"))
     return made
 
