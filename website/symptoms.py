@@ -31,7 +31,7 @@ _READ = (
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (logs, ("ENDS",)),
     (messages, ("LINES", "SOURCES", "WIDE", "LOOSE")),
-    (diagnose, ("KEPT", "TEXT", "ALIKE", "DECISIVE", "GONE_ON", "COLLECTIVES", "APART", "TITLE", "NAMES")),
+    (diagnose, ("KEPT", "TEXT", "ALIKE", "GONE_ON", "COLLECTIVES", "APART", "TITLE", "NAMES")),
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("LINE", "NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
     (vocabulary, ("NEAR", "SOON")),

@@ -128,6 +128,24 @@ def test_it_does_not_speak_against_what_may_be_ours() -> None:
     assert "F27" in {each.id for each in found.perhaps}
 
 
+def test_what_follows_an_exception_is_not_what_it_says() -> None:
+    echo = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1)"
+    found = of(f"zero3\nQuuxError: a thing that nobody has seen\n{echo}\nmore")
+    assert found.hit is None
+    assert found.first is not None
+    assert found.first.error == "QuuxError"
+
+
+def test_a_disk_is_no_part_of_a_program() -> None:
+    assert page(traceback(frame("/data/me/proj/src/steps.py", "run"), last="ZeroDivisionError: by 0")) == ""
+    assert page(traceback(frame("/me/proj/data/steps.py", "run"), last="ZeroDivisionError: by 0")) == "data"
+
+
+def test_a_key_is_read_without_what_a_person_goes_on_to_say() -> None:
+    assert page("KeyError: 'nonesuch' when training qwen on my own image dataset") == ""
+    assert page("KeyError: 'qwen9_vl' when training") == "versions"
+
+
 def test_every_ground_leads_to_a_foreign_page_by_a_part_that_is_known() -> None:
     read, known = grounds.read(), failures.every(CATALOG).known
     for each in read.listed:

@@ -539,9 +539,10 @@
 
   /** The page that an exception leads to which a person quotes, in the title before elsewhere; or nothing. */
   function pageQuoted(message, title, known) {
+    const part = partOf(message.text, known);
     for (const text of [title, message.text]) {
       for (const match of text.matchAll(known.QUOTED)) {
-        const found = page(match[1], saidIn(text.slice(match.index), known), partOf(message.text, known), known);
+        const found = page(match[1], saidIn(text.slice(match.index), known), part, known);
         if (found) return found;
       }
     }
@@ -637,8 +638,8 @@
       if (isTold(symptom)) return false;
       if (symptom.kind === "cut") return message.cut;
       if (symptom.kind !== "echo" || !message.error) return true;
-      const begins = Math.max(message.text.lastIndexOf(message.line), message.text.includes(message.line) ? 0 : message.text.length - 1);
-      const said = this.known.squeeze(message.text.slice(begins).slice(0, this.known.DECISIVE));
+      const begins = Math.max(message.text.lastIndexOf(message.line), 0);
+      const said = this.known.squeeze(saidIn(message.text.slice(begins), this.known));
       return [...(symptom.every || []), ...(symptom.some || [])].some((pattern) => within(pattern, said, this.known));
     }
   }

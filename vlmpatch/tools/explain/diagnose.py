@@ -19,7 +19,6 @@ from vlmpatch.tools.explain.symptoms import CUT, Pattern, squeeze
 KEPT = 32  # of each kind of finding; the first ones are what counts
 TEXT = 8000  # characters of a message that are kept
 ALIKE = 3  # messages that differ in numbers only are looked at this often
-DECISIVE = 400  # characters of an exception that say what it is
 SHAPES = 20_000
 NAMES = 3  # words that one thing is called by
 TITLE = 300  # characters of the line that says what a report is about
@@ -291,7 +290,7 @@ def _decides(symptom: Symptom, message: Message) -> bool:
     """Whether an echo is what the exception of ``message`` says, not a line that happened to follow it."""
     if symptom.kind != "echo" or not message.error:
         return True
-    said = squeeze(message.text[message.text.rfind(message.line) :][:DECISIVE])
+    said = squeeze(grounds.said(message.text[max(message.text.rfind(message.line), 0) :]))
     return any(each.within(said) for each in (*symptom.every, *symptom.some))
 
 

@@ -74,13 +74,14 @@ class Grounds(NamedTuple):
     def of(self, message: Message) -> str:
         """The page that the exception of ``message`` leads to, or nothing."""
         begin = max(message.text.rfind(message.line), 0)
-        return self._page(message.error, _said(message.text[begin:].lstrip()), self._part(message.text))
+        return self._page(message.error, said(message.text[begin:].lstrip()), self._part(message.text))
 
     def quoted(self, message: Message, title: str) -> str:
         """The page of an exception that a person quotes, in the title before elsewhere; or nothing."""
+        part = self._part(message.text)
         for text in (title, message.text):
             for match in _QUOTED.finditer(text):
-                if page := self._page(match[1], _said(text[match.start() :]), self._part(message.text)):
+                if page := self._page(match[1], said(text[match.start() :]), part):
                     return page
         return self._page("", title, "") if title else ""
 
@@ -89,24 +90,24 @@ class Grounds(NamedTuple):
 
     def _part(self, text: str) -> str:
         """The part that the deepest frame of ``text`` belongs to which belongs to one."""
-        for frame in reversed(list(_frames(text))):
+        for frame in reversed(list(_frames(text)) if ".py" in text else []):
             for part, signs in self.parts.items():
                 if any(sign in frame for sign in signs):
                     return part
         return ""
 
 
-def _said(text: str) -> str:
-    """The line that ``text`` begins with, and those that it goes on in: it is wide, or ends in a colon."""
+def said(text: str) -> str:
+    """What the exception says that ``text`` begins with: its line, and those that it goes on in."""
     if key := _KEY.match(text):
         return key[0]
     first, *rest = text.split("\n", GOES_ON + 1)
-    said = [first]
+    lines = [first]
     for line in rest[:GOES_ON]:
-        if len(said[-1]) < WIDE and not said[-1].rstrip().endswith((":", "：")):
+        if len(lines[-1]) < WIDE and not lines[-1].rstrip().endswith((":", "：")):
             break
-        said.append(line)
-    return " ".join(said)
+        lines.append(line)
+    return " ".join(lines)
 
 
 def _frames(text: str) -> Iterator[str]:
