@@ -55,6 +55,7 @@ def known() -> dict[str, Any]:
         "words": [word.decode() for word in logs.WORDS],
         "ownWords": [word.decode() for word in logs.OWN_WORDS],
         "ownLines": messages.OWN_LINES,
+        "begun": diagnose._BEGUN,
         "ownTraces": diagnose._OWN_TRACES,
         "chained": messages._CHAINED,
         "grounds": [_ground(each) for each in grounds.read().listed],

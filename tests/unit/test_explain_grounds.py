@@ -136,6 +136,12 @@ def test_what_follows_an_exception_is_not_what_it_says() -> None:
     assert found.first.error == "QuuxError"
 
 
+def test_a_warning_is_no_answer_where_a_traceback_has_begun() -> None:
+    warning = "Invalidate trace cache @ step 343: expected module 343, but got module 684\n"
+    assert of(f"zero3\n{warning}").hit is not None
+    assert of(f"zero3\n{warning}[rank0]: Traceback (most recent call las").hit is None
+
+
 def test_a_disk_is_no_part_of_a_program() -> None:
     assert page(traceback(frame("/data/me/proj/src/steps.py", "run"), last="ZeroDivisionError: by 0")) == ""
     assert page(traceback(frame("/me/proj/data/steps.py", "run"), last="ZeroDivisionError: by 0")) == "data"

@@ -707,8 +707,10 @@
     );
     const undecided = new Set(borne.filter(({ failure, symptom, message }) =>
       symptom.kind === "perhaps" && !failure.foreign && !isTold(symptom) && message.text.includes("…")).map(({ message }) => message));
+    const begun = findings.loose.some(({ text }) => text.includes(known.data.begun));
     const hits = borne.filter(({ failure, symptom, message }) =>
-      symptom.kind !== "error" || !failure.foreign || !undecided.has(message));
+      (symptom.kind !== "error" || !failure.foreign || !undecided.has(message)) &&
+      (symptom.kind !== "hint" || symptom === known.watched || !begun));
     const named = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
     const unknown = findings.errors.filter((each) => !named.has(each) && !caught(each));
     let [hit, message] = choose(hits, unknown, findings.cut, known);

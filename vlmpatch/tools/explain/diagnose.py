@@ -24,6 +24,7 @@ NAMES = 3  # words that one thing is called by
 TITLE = 300  # characters of the line that says what a report is about
 APART = 2000  # characters of a description in which words that belong together may stand
 GONE_ON = 2  # steps reported after an exception: it was caught
+_BEGUN = "Traceback (most re"  # something failed, however soon the text is cut
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
 _NAMED = re.compile(r"(?<![\w.])(F\d{1,3})\b")
 _PACKAGES = re.compile(r"[^\s\"']{1,200}?[/\\](?:site|dist)-packages(?=[/\\])")
@@ -259,6 +260,8 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
         for hit in hits
         if hit.symptom.kind != "error" or not hit.failure.foreign or id(hit.message) not in undecided
     ]
+    if any(_BEGUN in each.text for each in findings.loose):  # a warning is none where something failed
+        hits = [hit for hit in hits if hit.symptom.kind != "hint" or hit.symptom is WATCHED]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
