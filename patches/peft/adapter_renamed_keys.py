@@ -14,7 +14,8 @@ Since transformers 4.52.0.
 The change: where adapter weights are put into a model, keys for which it has no module are renamed as the
 model renames those of its own checkpoint, if it has a module for the new name. An adapter of which no weight
 finds a module is refused with the names, where PEFT or transformers loads it; a caller that puts weights in
-itself has the answer in what PEFT returns. Else, and where some do not, one warning names them.
+itself, or calls PEFT's ``load_adapter``, has the answer in what PEFT returns. Else, and where some do not,
+one warning names them.
 
 Upstream: https://github.com/huggingface/transformers/pull/38627
 """
@@ -36,6 +37,8 @@ MODEL, STATE = Argument(0, "model"), Argument(1, "peft_model_state_dict")
 MAPPING = "_checkpoint_conversion_mapping"
 CONVERSIONS = "transformers.conversion_mapping"
 PREFIX = "base_model.model."
+LIBRARIES = ("peft", "transformers")
+ANSWERS = "load_adapter"  # of PEFT: it returns which keys found no place
 SHOWN = 3  # names in a message
 
 
@@ -60,7 +63,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             args, kwargs = STATE.replaced(args, kwargs, new)
         result = original(*args, **kwargs)
         lost = [key for key in getattr(result, "unexpected_keys", ()) if ".lora_" in key]
-        check(patch, new, lost, refuse=_caller() in ("peft", "transformers"))
+        check(patch, new, lost, refuse=_is_left_to_a_library())
         return result
 
     patch.wrap(module, PUT, put)
@@ -79,12 +82,19 @@ def renamed(model: Any, state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _caller() -> str:
-    """The package whose function was wrapped and called us."""
+def _is_left_to_a_library() -> bool:
+    """Whether PEFT or transformers was asked to load and the answer is not returned to who asked."""
     frame: Any = sys._getframe(1)
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vlmpatch."):
+    while frame is not None and _package(frame) == "vlmpatch":
         frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).partition(".")[0] if frame is not None else ""
+    asked = None
+    while frame is not None and _package(frame) in (*LIBRARIES, "vlmpatch"):
+        asked, frame = frame, frame.f_back
+    return asked is not None and not (_package(asked) == "peft" and asked.f_code.co_name == ANSWERS)
+
+
+def _package(frame: Any) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
 
 
 def check(patch: Patch, state: dict[str, Any], lost: list[str], *, refuse: bool) -> None:

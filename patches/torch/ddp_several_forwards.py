@@ -19,8 +19,8 @@ which is HF Trainer's, the loss is at hand, and its graph is searched: that find
 walk through the graph in every step of a DDP that searches.
 
 Left alone, and as before: a backward that leaves out one of the forwards while its outputs are kept, so that
-another may follow; ``torch.autograd.grad``; a static graph; what is compiled; parameters used past the wrapper
-where the backward is not accelerate's.
+another may follow; ``torch.autograd.grad``; a static graph; what is compiled; parameters used past the
+wrapper where the backward is not accelerate's.
 
 Upstream: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nn/parallel/distributed.py
 """
