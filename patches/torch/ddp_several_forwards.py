@@ -19,8 +19,8 @@ which is HF Trainer's, the loss is at hand, and its graph is searched: that find
 walk through the graph in every step of a DDP that searches.
 
 Left alone, and as before: a backward that leaves out one of the forwards while its outputs are kept, so that
-another may follow; ``torch.autograd.grad``; a static graph; what is compiled; parameters used past the
-wrapper where the backward is not accelerate's.
+another may follow; ``torch.autograd.grad``; a static graph; parameters used past the wrapper where the
+backward is not accelerate's.
 
 Upstream: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nn/parallel/distributed.py
 """
@@ -33,8 +33,6 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
-
-from .._shared.compiling import compiling
 
 SINK = "_DDPSink"  # what the outputs of a DDP that searches go through
 ACCELERATOR, MODELS = "Accelerator", "_models"
@@ -97,20 +95,14 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(module.Accelerator, "backward", search_from_loss)
         return
 
-    tracing = compiling()
-
     def forward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        if tracing():
-            return result
         ctx = CTX.of(args, kwargs)
         if (ddp := ctx.ddp_weakref()) is not None and not ddp.static_graph:
             _forwards.setdefault(ddp, Forwards()).add(ctx)
         return result
 
     def backward(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        if tracing():
-            return original(*args, **kwargs)
         ctx = CTX.of(args, kwargs)
         if (ddp := ctx.ddp_weakref()) is not None and ddp in _forwards:
             begin(ddp, _forwards[ddp])
