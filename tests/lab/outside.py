@@ -11,6 +11,7 @@ case goes to standard output. Each compares what it has with the same thing made
 from __future__ import annotations
 
 import argparse
+import copy
 import functools
 import json
 import signal
@@ -553,6 +554,56 @@ def adapter_saved_on_one_rank(stage: Stage) -> dict[str, Any]:
             engine.module.save_pretrained(out)
 
     return saved(stage, save, adapter=True)
+
+
+@case
+def gathered_dtypes(stage: Stage) -> dict[str, Any]:
+    """A weight in bytes beside a bias: trained where ZeRO-3 keeps both whole and where not, and saved."""
+    import deepspeed
+    import torch
+
+    class Bytes(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            drawn = torch.randint(256, (8, 8), dtype=torch.uint8)
+            self.weight = torch.nn.Parameter(drawn, requires_grad=False)
+            self.bias = torch.nn.Parameter(torch.zeros(8))
+
+        def forward(self, x: Any) -> Any:
+            return torch.nn.functional.linear(x, self.weight / 256 - 0.5, self.bias)
+
+    def made() -> Any:
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(8, 8), Bytes(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
+
+    def trained(model: Any) -> list[Any]:
+        return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+    rows = torch.ones(2, 8).cumsum(1)
+    plain = made()
+    optimizer = torch.optim.AdamW(trained(plain), lr=1e-2)
+    for _ in range(2):
+        plain(rows).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    found = []
+    for whole in (0, 10_000):  # elements of a weight that stays whole
+        said = {
+            "stage3_param_persistence_threshold": whole,
+            "stage3_gather_16bit_weights_on_model_save": True,
+        }
+        # DeepSpeed takes words out of what it is told.
+        config = copy.deepcopy({**ZERO3, "zero_optimization": {"stage": 3, **said}})
+        model = made()
+        engine = deepspeed.initialize(model=model, model_parameters=trained(model), config=config)[0]
+        for _ in range(2):
+            engine.backward(engine(rows).square().sum())
+            engine.step()
+        engine.save_16bit_model(str(stage.folder / f"{whole}"), "model.bin")
+        deepspeed.comm.barrier()
+        saved = torch.load(stage.folder / f"{whole}" / "model.bin")
+        found += differing({name: value.float() for name, value in saved.items()}, values(plain))
+    return {"differing": found}
 
 
 @case
