@@ -13,7 +13,7 @@ The change: the weights are gathered dtype by dtype, in the order in which every
 dtype, as nearly always, DeepSpeed gathers them in one call as ever.
 
 Since DeepSpeed 0.12.6 at least, until 0.19.2.
-https://github.com/deepspeedai/DeepSpeed/issues/8072 ended by https://github.com/deepspeedai/DeepSpeed/pull/8073;
+https://github.com/deepspeedai/DeepSpeed/issues/8072 fixed by https://github.com/deepspeedai/DeepSpeed/pull/8073;
 https://github.com/deepspeedai/DeepSpeed/issues/4295 is the same of QLoRA.
 """
 

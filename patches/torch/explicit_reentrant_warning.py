@@ -19,8 +19,8 @@ which fire once whatever the number of runs, and DDP's search finds them. What t
 first run without gradients, a second in the backward), and so are the numbers. So it is inside a DDP that
 searches for unused parameters, and of a block's runs before its first backward, for the first of two runs
 cannot be told from an only one. From the first block on that ran twice before a backward, and where a block
-is handed such a dictionary, a block with something to train goes through the non-reentrant variant. It is
-said once, in the backward that would have ended the run. Everywhere
+is handed such a dictionary, a block with something to train goes through the non-reentrant variant, and so
+does a whole engine of DeepSpeed. It is said once, in the backward that would have ended the run. Everywhere
 else (one process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP,
 blocks that run once) what the user said stands, and nothing is printed. So it does where another library has
 put a function in the place of torch's that asks for True again.
@@ -167,7 +167,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
         if reduced.stands(block):
             result = as_said()
-        elif not reduced.twice:
+        elif not reduced.twice and not _is_engine(block):
             result = as_said_with_weights()
         else:
             result = non_reentrant(asked := Asked(block))
@@ -330,6 +330,12 @@ def _remember(original: Callable[..., None], self: Any, /, *args: Any, **kwargs:
 def _zero_of(block: Any) -> Reduced | None:
     """What the ZeRO optimizer reduces that has what ``block`` trains, if it reduces in hooks."""
     return next((reduced for reduced in list(_optimizers.values()) if _has(reduced, block)), None)
+
+
+def _is_engine(block: Any) -> bool:
+    """Whether a ZeRO optimizer is ``block``'s own: what it reduces must be there when its segment ends."""
+    own = getattr(block, "optimizer", None)
+    return own is not None and any(own is each for each in list(_optimizers))
 
 
 def _has(reduced: Reduced, block: Any) -> bool:

@@ -71,6 +71,7 @@ def different(folder: Path, program: str) -> str:
 def check_same(bare: dict[str, Any], patched: dict[str, Any]) -> None:
     for what in SAME:
         assert patched[what] == bare[what], patched["stderr"]
+    assert not patched["failed"]
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -3,13 +3,15 @@
     python -m tests.innocents.warm [--patched] [--import NAME …] --out DIR PROGRAM …
 
 runs inside a stack's environment. ``--patched`` imports vlmpatch before anything else, as a user would.
-Each program gets a folder with its files, a process of its own and a time limit; its output, errors and
-exit code go to ``DIR/NAME.json``.
+Each program gets a folder with its files, a process of its own and a time limit; its output, errors, exit
+code and the patches that failed in it go to ``DIR/NAME.json``: one that failed harms nobody and proves
+nothing.
 """
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import gc
 import importlib
 import json
@@ -26,6 +28,7 @@ from typing import Any, NoReturn
 from vlmpatch_lab.patience import Patience
 
 LIMIT = 60.0
+FAILED = "failed.json"
 HELPERS = [Path(__file__).with_name(name) for name in ("tiny.py", "llama.py")]
 
 
@@ -41,7 +44,7 @@ def main() -> None:
     for name in asked.imports:
         importlib.import_module(name)
     for program in asked.programs:
-        result = run(program, asked.out / program.stem)
+        result = run(program, asked.out / program.stem, patched=asked.patched)
         (asked.out / f"{program.stem}.json").write_text(json.dumps(result))
 
 
@@ -51,7 +54,7 @@ def files_of(program: Path) -> dict[str, str]:
     return {name.strip(): text for name, _, text in (part.partition("\n") for part in parts)}
 
 
-def run(program: Path, folder: Path) -> dict[str, Any]:
+def run(program: Path, folder: Path, *, patched: bool) -> dict[str, Any]:
     """One program in a child of this process."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, text in files_of(program).items():
@@ -64,10 +67,21 @@ def run(program: Path, folder: Path) -> dict[str, Any]:
     gc.freeze()  # a program that collects garbage must not go through all of the stack
     pid = os.fork()
     if pid == 0:
+        if patched:
+            atexit.register(_write_failed, folder / FAILED)
         _become(folder)
     code = _waited_for(pid)
     words = {name: (folder / name).read_text(errors="replace") for name in ("stdout", "stderr")}
-    return {"code": code, "seconds": time.monotonic() - started, **words}
+    written = folder / FAILED
+    failed = json.loads(written.read_text()) if written.exists() else []
+    return {"code": code, "seconds": time.monotonic() - started, "failed": failed, **words}
+
+
+def _write_failed(path: Path) -> None:
+    import vlmpatch
+
+    failed = [id_ for id_, status in vlmpatch.status().items() if status.state == "failed"]
+    path.write_text(json.dumps(failed))
 
 
 def _waited_for(pid: int) -> int:
