@@ -33,7 +33,7 @@ CHECKOUT = EXAMPLES.parent
 # What doctor understands of each, and what goes wrong there without a patch.
 LAUNCHES = {
     "cluster/slurm.sh": ("torchrun tiny_vl/train.py 16 DDP - - - - -", []),
-    "frameworks/ms_swift.sh": ("swift - - DeepSpeed 2 lora on - Qwen/Qwen2-VL-2B-Instruct", ["L16"]),
+    "frameworks/ms_swift.sh": ("swift - 8 DeepSpeed 2 lora on - Qwen/Qwen2-VL-2B-Instruct", ["L16"]),
     "frameworks/trl.sh": ("torchrun trl_sft.py 8 DDP - - - - Qwen/Qwen2-VL-2B-Instruct", []),
     "frameworks/llama_factory/train.sh": (
         "llamafactory-cli - - - - lora on - Qwen/Qwen2-VL-2B-Instruct",
