@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import itertools
 import textwrap
 from collections.abc import Iterator
 from types import CodeType, FunctionType
@@ -33,9 +34,10 @@ def uses_count(cls: type, trainer: type) -> bool:
 
     Args:
         cls: of a trainer.
-        trainer: transformers' own, whose ``compute_loss`` is not looked at.
+        trainer: transformers' own, whose ``compute_loss`` is not looked at; a script may have put another
+            class in its place, of which ``cls`` knows nothing.
     """
-    own = cls.__mro__[: cls.__mro__.index(trainer)]
+    own = [*itertools.takewhile(lambda base: base is not trainer, cls.__mro__)]
     methods = [vars(base)[METHOD] for base in own if METHOD in vars(base)]
     return any(_uses(layer.__code__) for method in methods for layer in layers_of(method))
 

@@ -99,7 +99,10 @@ def _is_made(value: ast.expr, known: Mapping[str, Any]) -> bool:
     first, *rest = ast.unparse(value.func).split(".")
     found = known.get(first, {"dict": dict, "list": list}.get(first))
     for name in rest:
-        found = getattr(found, name, None)
+        try:
+            found = getattr(found, name, None)
+        except Exception:  # a module that imports only now what is asked of it, and cannot
+            return False
     return isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, (dict, list)))
 
 

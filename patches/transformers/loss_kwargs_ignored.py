@@ -44,14 +44,15 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Correct the conclusion once a trainer is built."""
+    trainer = module.Trainer  # as it is now: a script may put its own in this place
 
     def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        own = uses_count(type(self), module.Trainer)
+        own = uses_count(type(self), trainer)
         if getattr(self, ACCEPTS, False) and not own and ignores_count(self.model):
             patch.replace(self, ACCEPTS, False)
 
-    patch.wrap(module.Trainer, "__init__", construct)
+    patch.wrap(trainer, "__init__", construct)
 
 
 def ignores_count(model: Any) -> bool:

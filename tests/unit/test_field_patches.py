@@ -140,6 +140,11 @@ def test_a_compute_loss_that_uses_the_count(cls: type, uses: bool) -> None:
     assert losses.uses_count(cls, Upstream) is uses
 
 
+def test_a_trainer_in_whose_place_a_script_has_put_another_can_be_made() -> None:
+    losses: Any = importlib.import_module("vlmpatch.patches._shared.compute_losses")
+    assert isinstance(losses.uses_count(Upstream, HandsOn), bool)
+
+
 def no_dataset(self: Any) -> None: ...
 
 

@@ -25,6 +25,16 @@ class Module:
         return found
 
 
+class Lazy:
+    """As a package of which a part cannot be imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"Failed to import {name}")
+
+
+lazy = Lazy()
+
+
 @dataclasses.dataclass
 class Result:
     hidden: Any
@@ -47,6 +57,11 @@ class OfAClass(Routed):
     def forward(self, states: Any) -> Any:
         result = Result(hidden=states)
         return result
+
+
+class OfAPackage(Routed):
+    def forward(self, states: Any) -> Any:
+        return lazy.function(states)
 
 
 class OfADictionary(Routed):
@@ -99,6 +114,7 @@ class PastItsCall(Net):
         (Net, Routed, True),
         (Net, ByNames, False),
         (Net, OfAClass, False),
+        (Net, OfAPackage, True),
         (Net, OfADictionary, False),
         (Net, BesideADictionary, False),
         (AsksAPart, Routed, False),
