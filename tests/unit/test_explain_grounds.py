@@ -31,6 +31,7 @@ def page(text: str) -> str:
     return other.id if other else ""
 
 
+NONE = "TypeError: 'NoneType' object is not subscriptable"
 KINDS = [
     # By the part that the deepest known frame belongs to.
     (traceback(TRAIN, FETCH, frame("/w/my.py", "__getitem__"), last="KeyError: 'depth'"), "data"),
@@ -65,7 +66,36 @@ KINDS = [
     ("RuntimeError: CUSOLVER_STATUS_INTERNAL_ERROR in a call", "cuda"),
     ("TypeError: 'NoneType' object is not callable", "missing"),
     ("RuntimeError: The size of tensor a (7) must match the size of tensor b (11)", "shapes"),
+    # By the class alone.
+    ("KeyError: 'nonesuch'", "absent-key"),
+    ("IndexError: list index out of range", "absent-key"),
+    ("TypeError: string indices must be integers, not 'str'", "other-type"),
+    (traceback(frame("/w/my.py", "run"), last="AssertionError"), "check"),
+    ("AttributeError: QUUX3. Did you mean: 'QUUX2'?", "versions"),
+    # By the line of code that raised it, where the exception says nothing of its own.
+    (
+        traceback('  File "/w/my.py", line 7, in x\n    n = image_sizes[0]\n        ~~~~~~~^^^', last=NONE),
+        "data",
+    ),
+    (traceback('  File "/w/my.py", line 7, in x\n    y = self.processor.size', last=NONE), "tokenizer"),
+    (traceback('  File "/w/my.py", line 7, in x\n    a = self.rope_scaling["type"]', last=NONE), "versions"),
+    (traceback('  File "/w/my.py", line 7, in x\n    a = self.quux[1]', last=NONE), "missing"),
+    ("│ /w/my.py:9 in x │\n│ ❱ 593 │   │   a = pixel_values[0]  │\n" + NONE, "data"),
+    ("/w/my.py in x(a)\n----> 1 a = messages[0]\n\n" + NONE, "data"),
+    (
+        traceback('  File "/w/my.py", line 7, in x\n    assert a is not None', last="AssertionError"),
+        "missing",
+    ),
+    (
+        traceback('  File "/w/my.py", line 7, in x\n    assert len(images) == n', last="AssertionError"),
+        "data",
+    ),
     # Quoted by a person, in a title or in a line of prose.
+    ('# RuntimeError "Some tensors share memory" when saving\nMy versions', "shared-tensors"),
+    ("# Key error exception when finetuning Qwen models\nwith LoRA", "absent-key"),
+    ("My run stops\n'NoneType' object has no attribute 'quux'", "missing"),
+    ("My run stops\nassert self.token_id is not None\nwhy?", "missing"),
+    ("My run stops\nit says that 'dict' object is not callable, why?", "other-type"),
     ("# 训练报错KeyError: 'question'\n使用两张卡", "data"),
     ("My run stops\nIt says `NameError: name 'x' is not defined`, why?", "script"),
     ("Some frobs are not supported yet\nHow do I go on?", "configuration"),
@@ -142,13 +172,44 @@ def test_a_warning_is_no_answer_where_a_traceback_has_begun() -> None:
     assert of(f"zero3\n{warning}[rank0]: Traceback (most recent call las").hit is None
 
 
+CUT = "Training stops\nTraceback (most recent call last):\n" + TRAIN
+
+
+def test_what_came_of_a_cut_traceback_came_from_within_its_last_frame() -> None:
+    found = of(CUT + FETCH)
+    assert found.ground is not None
+    assert found.ground.id == "data"
+    assert found.first is not None
+    assert found.first.cut
+    assert of(CUT).ground is None
+    assert of(CUT + FETCH + frame(f"{ROOT}/transformers/models/x/modeling_x.py", "forward")).ground is None
+
+
+def test_the_lines_of_an_engine_that_generates_are_read_as_its_traceback() -> None:
+    head = "(EngineCore_DP0 pid=576349) ERROR 10-04 06:08:01 [core.py:720] "
+    cut = f"A run\n{head}Traceback (most recent call last):\n{head}" + frame(f"{ROOT}/vllm/v1/x.py", "step")
+    found = of(cut.replace("\n    x", f"\n{head}    x"))
+    assert found.ground is not None
+    assert found.ground.id == "server"
+
+
+def test_a_warning_is_no_answer_where_the_title_says_that_something_else_fails() -> None:
+    warning = "UserWarning: None of the inputs have requires_grad=True. Gradients will be None"
+    log = f"We use two cards.\n{warning}\n"
+    assert of(f"# Training fails with several GPUs\n{log}").hit is not None
+    assert of(f"# A warning of checkpoint.py is an error in the latest release?\n{log}").hit is not None
+    found = of(f"# The script no longer works with the latest revision of the model\n{log}")
+    assert found.hit is None
+    assert "F5" in {each.id for each in found.perhaps}
+
+
 def test_a_disk_is_no_part_of_a_program() -> None:
     assert page(traceback(frame("/data/me/proj/src/steps.py", "run"), last="ZeroDivisionError: by 0")) == ""
     assert page(traceback(frame("/me/proj/data/steps.py", "run"), last="ZeroDivisionError: by 0")) == "data"
 
 
 def test_a_key_is_read_without_what_a_person_goes_on_to_say() -> None:
-    assert page("KeyError: 'nonesuch' when training qwen on my own image dataset") == ""
+    assert page("KeyError: 'nonesuch' when training qwen on my own image dataset") == "absent-key"
     assert page("KeyError: 'qwen9_vl' when training") == "versions"
 
 
@@ -158,6 +219,8 @@ def test_every_ground_leads_to_a_foreign_page_by_a_part_that_is_known() -> None:
         assert known[each.page].foreign
         assert set(each.part) <= {*read.parts, ""}
         assert each.error or each.says or each.told or each.part
+    assert set(read.within) <= set(read.parts)
+    assert all(known[page].foreign for page in read.within.values())
     assert not {sign for signs in read.parts.values() for sign in signs if sign != sign.lower()}
 
 

@@ -24,6 +24,12 @@ NAMES = 3  # words that one thing is called by
 TITLE = 300  # characters of the line that says what a report is about
 APART = 2000  # characters of a description in which words that belong together may stand
 GONE_ON = 2  # steps reported after an exception: it was caught
+# What a title says of a report that is about a failure of something else, and of one that is about a warning.
+_FAILS = (
+    "<fails>|no longer work|stopped working|用不了|跑不",
+    "<released>|<save>|<load>|<generate>|revision|memory|显存|oom|dataset|数据集|tokenizer|processor|install|安装|import",
+)
+_WARNS = ("warn|userwarning|警告|告警|use_reentrant|requires_grad|checkpoint|gradient|梯度",)
 _BEGUN = "Traceback (most re"  # something failed, however soon the text is cut
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
 _NAMED = re.compile(r"(?<![\w.])(F\d{1,3})\b")
@@ -262,6 +268,11 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     ]
     if any(_BEGUN in each.text for each in findings.loose):  # a warning is none where something failed
         hits = [hit for hit in hits if hit.symptom.kind != "hint" or hit.symptom is WATCHED]
+    title = _title(findings.loose)
+    hits = [
+        hit._replace(symptom=hit.symptom._replace(kind="perhaps")) if _beside(hit, title) else hit
+        for hit in hits
+    ]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
@@ -275,6 +286,17 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     folders, own = frozenset(findings.folders), tuple(findings.own)
     more = (perhaps, folders, own, described, ground)
     return Diagnosis(hit, first, ranks, findings.versions, findings.active, *more)
+
+
+def _beside(hit: Hit, title: str) -> bool:
+    """Whether ``hit`` is a warning of ours in a report of which the title says that something else fails."""
+    if hit.symptom.kind != "hint" or hit.symptom is WATCHED or hit.failure.foreign:
+        return False
+    squeezed, stems = squeeze(title), vocabulary.read().stems
+    quoted = any(each.within(squeezed) for each in (*hit.symptom.every, *hit.symptom.some))
+    return (
+        not quoted and vocabulary.tells(title, stems(_FAILS)) and not vocabulary.tells(title, stems(_WARNS))
+    )
 
 
 def _is_told(symptom: Symptom) -> bool:
@@ -367,10 +389,18 @@ def _grounded(
             (read.of(where[each.line]), each) for each in sorted(unknown, key=lambda message: message.at)
         ]
     elif hit is None or (hit.failure.foreign and hit.symptom.kind == "echo"):
-        title = loose[0].text.partition("\n")[0][:TITLE] if loose else ""
+        title = _title(loose)
         pages = [(read.quoted(each, "" if number else title), each) for number, each in enumerate(loose)]
+        if findings.cut:
+            pages.append((read.cut(findings.cut), findings.cut))
+        pages += [(read.titled(title), each) for each in loose[:1]]
     known = ((findings.known[page], each) for page, each in pages if page in findings.known)
     return next(known, (None, None))
+
+
+def _title(loose: list[Message]) -> str:
+    """What a report is about, as its first line says."""
+    return loose[0].text.partition("\n")[0][:TITLE] if loose else ""
 
 
 def _words(symptoms: list[tuple[Failure, Symptom]]) -> list[bytes]:

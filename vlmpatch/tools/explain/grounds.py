@@ -3,7 +3,9 @@
 ``grounds.toml`` lists them, the most certain first, each with the page that it leads to: one of a foreign
 failure, never of one of ours. A part is known by the paths and functions of frames. Of a traceback the
 deepest frame counts that belongs to any part: what an error is about is said by where it was raised, not by
-who called.
+who called. Where a traceback is cut, whatever came later came from within its last frame.
+
+Of an exception that says nothing of its own, the line of code that raised it says what it is about.
 """
 
 from __future__ import annotations
@@ -36,6 +38,15 @@ _QUOTED = re.compile(
     r"(?<![A-Za-z0-9_])([A-Za-z][A-Za-z0-9_]{0,80}(?:Error|Exception))[`*]{0,2} ?[:：] {0,3}(?=\S)",
     re.IGNORECASE,
 )
+# One that a title names, as people write it.
+_NAMED = re.compile(
+    r"(?<![A-Za-z0-9_])((?:Key|Attribute|Type|Value|Index|Runtime|Assertion|Import|Module ?Not ?Found|Name"
+    r"|File ?Not ?Found|OS|Not ?Implemented|Zero ?Division|Unicode ?Decode) ?Error)(?![A-Za-z0-9_])",
+    re.IGNORECASE,
+)
+# What stands in front of a line of code in a traceback: rich's and a notebook's mark and number.
+_MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
+_POINTED = re.compile(r"[\s~^│|]*$")  # the marks that Python puts below it
 # The key that was not there, without what a person goes on to say.
 _KEY = re.compile(r"KeyError[`*]{0,2} ?[:：] {0,3}(['\"])[^'\"\n]{0,200}\1", re.IGNORECASE)
 
@@ -50,9 +61,10 @@ class Ground(NamedTuple):
     part: tuple[str, ...] = ()
     none: tuple[Pattern, ...] = ()
     title: bool = False  # words of a title are enough, that names no exception
+    line: tuple[tuple[str, ...], ...] = ()  # of the code that raised it
 
-    def fits(self, error: str, said: str, part: str) -> bool:
-        """Whether an exception called ``error`` that says ``said``, raised in ``part``, is of this kind."""
+    def fits(self, error: str, said: str, part: str, line: str) -> bool:
+        """Whether ``error`` that says ``said``, raised in ``part`` by the code ``line``, is of this kind."""
         if self.error and not (error.lower().endswith(self.error) if error else self.title):
             return False
         if self.part and part not in self.part:
@@ -62,31 +74,64 @@ class Ground(NamedTuple):
             return False
         if any(each.within(squeezed) for each in self.none):
             return False
+        if self.line and not vocabulary.tells(line, self.line):
+            return False
         return not self.told or vocabulary.tells(said, self.told)
 
 
 class Grounds(NamedTuple):
-    """All grounds in their order, and the parts of programs by what their frames hold."""
+    """All grounds in their order, and the parts of programs by what their frames hold.
+
+    ``within``: what a part alone leads to. ``says_of``: what exceptions of one name only say.
+    """
 
     listed: tuple[Ground, ...]
     parts: dict[str, tuple[str, ...]]
+    within: dict[str, str]
+    says_of: dict[str, tuple[str, ...]]
 
     def of(self, message: Message) -> str:
         """The page that the exception of ``message`` leads to, or nothing."""
         begin = max(message.text.rfind(message.line), 0)
-        return self._page(message.error, said(message.text[begin:].lstrip()), self._part(message.text))
+        text = said(message.text[begin:].lstrip())
+        return self._page(message.error, text, self._part(message.text), code(message.text[:begin]))
+
+    def cut(self, message: Message) -> str:
+        """The page that a traceback without its exception leads to by the part it is in, or nothing."""
+        return self.within.get(self._part(message.text), "")
 
     def quoted(self, message: Message, title: str) -> str:
         """The page of an exception that a person quotes, in the title before elsewhere; or nothing."""
         part = self._part(message.text)
         for text in (title, message.text):
             for match in _QUOTED.finditer(text):
-                if page := self._page(match[1], said(text[match.start() :]), part):
+                before = text[: match.start()].rpartition("\n")[2]
+                if page := self._page(match[1], said(text[match.start() :]), part, before):
                     return page
-        return self._page("", title, "") if title else ""
+        for match in _NAMED.finditer(title):
+            error = match[1].replace(" ", "").lower()
+            # A key stands behind a colon: other words after a KeyError are no key.
+            words = "" if error == "keyerror" else title[match.end() :]
+            if page := self._page(error, words, part, title):
+                return page
+        return self._unnamed(message.text, part)
 
-    def _page(self, error: str, said: str, part: str) -> str:
-        return next((each.page for each in self.listed if each.fits(error, said, part)), "")
+    def titled(self, title: str) -> str:
+        """The page that words of ``title`` lead to, which names no exception; or nothing."""
+        return self._page("", title, "", "") if title else ""
+
+    def _unnamed(self, text: str, part: str) -> str:
+        """The page of what a line of ``text`` says that only one kind of exception says."""
+        lower = text.lower()
+        for error, phrases in self.says_of.items():
+            for at in filter(lambda at: at >= 0, map(lower.find, phrases)):
+                begin = text.rfind("\n", 0, at + 1) + 1
+                if page := self._page(error, said(text[begin:]), part, ""):
+                    return page
+        return ""
+
+    def _page(self, error: str, said: str, part: str, line: str) -> str:
+        return next((each.page for each in self.listed if each.fits(error, said, part, line)), "")
 
     def _part(self, text: str) -> str:
         """The part that the deepest frame of ``text`` belongs to which belongs to one."""
@@ -95,6 +140,14 @@ class Grounds(NamedTuple):
                 if any(sign in frame for sign in signs):
                     return part
         return ""
+
+
+def code(text: str) -> str:
+    """The line of code that the traceback ``text`` ends in."""
+    for line in reversed(text.rstrip().split("\n")):
+        if not _POINTED.match(line):
+            return "" if _CALL.search(line) else _MARKED.sub("", line, count=1).strip()
+    return ""
 
 
 def said(text: str) -> str:
@@ -135,7 +188,11 @@ def read() -> Grounds:
             tuple(each.get("part", ())),
             tuple(map(pattern, each.get("not", ()))),
             each.get("title", False),
+            stems(each.get("line", ())),
         )
         for each in table["grounds"]
     )
-    return Grounds(listed, {name: tuple(signs) for name, signs in table["parts"].items()})
+    parts, says_of = (
+        {name: tuple(signs) for name, signs in table[key].items()} for key in ("parts", "says-of")
+    )
+    return Grounds(listed, parts, dict(table["within"]), says_of)

@@ -39,6 +39,7 @@ _PREFIXES = tuple(
         (r"\[[EWIF]\d{0,4} ?(?:\d\d:\d\d:\d\d[.\d]{0,12} )?[\w.]{1,80}:\d{1,6}\] ", False),
         (r"[EWIF]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,4}(?:\d{1,9} )?[\w./-]{1,200}:\d{1,6}\] ", False),
         (r"\[\d{1,9}\](?=\s|\[|$) ?", False),
+        (r"(?:ERROR|WARNING|INFO) \d\d-\d\d \d\d:\d\d:\d\d \[?[\w./]{1,80}:\d{1,6}\] ?", False),  # vLLM's
         (r"E {3,12}(?=\S)", False),  # pytest's
         (r"> ?", False),
         (r"#{1,6} (?=[A-Z])", False),  # a title's
