@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from collections.abc import Callable
 from typing import Any, cast
@@ -39,6 +40,19 @@ def scaled(cell: Cell, model: Any) -> Engine:
 
     engine.backward = lambda loss: backward(scaler.scale(loss))
     engine.step = step
+    return cast("Engine", engine)
+
+
+def compiled(cell: Cell, model: Any) -> Engine:
+    """What the script calls, compiled: DDP that searches, as ``torch_compile`` of HF Trainer has it; an engine."""
+    if cell.engine.startswith("zero"):
+        made: Any = alone(cell, model)
+        made.engine.compile(backend="aot_eager")
+        return cast("Engine", made)
+    searching = dataclasses.replace(cell, engine="ddp_unused") if cell.engine == "ddp" else cell
+    engine: Any = alone(searching, model)
+    called = torch.compile(engine.model, backend="aot_eager")
+    engine.outputs = lambda batch: called(**batch)
     return cast("Engine", engine)
 
 
@@ -160,6 +174,7 @@ EXPERT = ".deepspeed_experts.0."
 PARALLEL: dict[str, Callable[[Cell, Any], Engine]] = {
     "": alone,
     "scaled": scaled,
+    "compiled": compiled,
     "groups": groups,
     "ulysses": ulysses,
     "tensor": tensor,

@@ -156,6 +156,9 @@ ROWS = {
     "checkpoint-sequential": Row("memory", memory="sequential"),
     "deepspeed-checkpointing": Row("memory", memory="deepspeed", text=True),
     "compiled": Row("memory", memory="compiled", text=True),
+    "compiled-engine": Row("memory", parallel="compiled", text=True),
+    "compiled-engine-lora": Row("memory", parallel="compiled", adapter="lora"),
+    "compiled-engine-mixed": Row("memory", parallel="compiled", data="mixed"),
     "tiled-mlp": Row("memory", memory="tiled"),
     "shared-layers": Row("memory", kind="gemma3n_text", evaluated=True, amplified=STEEP),
     "shared-layers-without-checkpointing": Row(

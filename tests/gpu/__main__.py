@@ -80,7 +80,7 @@ def by_trainer(words: list[str]) -> Iterator[dict[str, Any]]:
     """Losses and norms of HF Trainer's first steps, held against one process that checkpoints nothing."""
     cells = [
         trainer.Cell(engine, tuning, amp=amp, kernels=kernels, mixed=ranks == 2, ranks=ranks)
-        for amp, kernels in (("fp16", ""), ("bf16", ""), ("bf16", "liger"))
+        for amp, kernels in (("fp16", ""), ("bf16", ""), ("bf16", "liger"), ("bf16", "compiled"))
         for ranks in (1, 2)
         for engine in ENGINES
         for tuning in ("lora", "full")

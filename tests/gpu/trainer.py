@@ -35,7 +35,7 @@ SCALE = 8  # DeepSpeed's first scale of a float16 loss, as a power of two
 class Cell(train.Cell):
     dtype: str = "float32"  # of the weights; what is computed in is amp's
     amp: str = "bf16"  # bf16, fp16
-    kernels: str = ""  # liger
+    kernels: str = ""  # liger; compiled, by torch.compile
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
@@ -97,6 +97,7 @@ def arguments(cell: Cell) -> dict[str, Any]:
         "bf16": cell.amp == "bf16",
         "fp16": cell.amp == "fp16",
         "deepspeed": deepspeed_config(cell),
+        "torch_compile": cell.kernels == "compiled" and not alone,
         "ddp_backend": None if alone else cell.backend,
     }
 

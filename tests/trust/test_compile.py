@@ -1,6 +1,8 @@
-"""A wrapper is in effect under torch.compile and export: on a function, a method, a module's forward."""
+"""Under torch.compile and export a wrapper is in effect, and begins no graph that the original would not."""
 
 from __future__ import annotations
+
+import pytest
 
 from tests.lab import envs, launch
 
@@ -83,3 +85,53 @@ def test_layers_are_traced() -> None:
     done = launch.run(stack, ["python", "-W", "ignore", "-c", PROGRAM], limit=180)
     assert done.rc == 0, str(done)
     assert [line for line in done.output.splitlines() if line[:1].isdigit()] == EXPECTED
+
+
+# What torch leaves alone: a function of its own that is called where a trace has broken off.
+BEGINS = """
+import sys
+import torch
+from torch.utils.data._utils import collate
+from vlmpatch.engine.engine import make
+
+def step(x):
+    torch._dynamo.graph_break()
+    return collate.default_collate([x, x]) + 1
+
+def graphs():
+    torch._dynamo.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    value = float(torch.compile(step, backend=counter)(torch.ones(2))[0][0])
+    return value, counter.frame_count, counter.op_count
+
+def plus(amount):
+    return lambda original, /, *args, **kwargs: original(*args, **kwargs) + amount
+
+early = "torch._dynamo" in sys.modules
+engine = make({})
+engine.arm()
+engine.journal.wrap("p", collate, "default_collate", plus(10))
+engine.journal.wrap("q", collate, "default_collate", plus(100))
+print("early" if early else "late")
+import torch._dynamo.testing
+engine.hooks.sweep()
+print(*graphs())
+engine.journal.rollback(["p", "q"])
+print(*graphs())
+"""
+
+
+@pytest.mark.parametrize("imported", ["early", "late"])
+def test_nothing_of_ours_begins_a_graph_that_torch_would_not(imported: str) -> None:
+    stack = envs.read_stacks()["tf457-ds0182"]
+    envs.make(stack)
+    first = "import torch._dynamo" if imported == "early" else ""
+    done = launch.run(stack, ["python", "-W", "ignore", "-c", first + BEGINS], limit=180)
+    assert done.rc == 0, str(done)
+    when, patched, bare = (
+        line for line in done.output.splitlines() if line[:1].isdigit() or line in ("early", "late")
+    )
+    assert when == imported
+    assert patched.split()[0] == "112.0"
+    assert bare.split()[0] == "2.0"
+    assert patched.split()[1:] == bare.split()[1:]

@@ -19,6 +19,7 @@ from vlmpatch.engine.switches import BY_ENVIRONMENT, UNDONE, Switches
 from vlmpatch.imports.finder import Hooks
 from vlmpatch.imports.remote_code import watch_remote_code
 from vlmpatch.journal.journal import Journal
+from vlmpatch.journal.tracing import DYNAMO
 from vlmpatch.support import log
 from vlmpatch.support.locks import Lock
 from vlmpatch.watch.ranks import facts, watch_nodes
@@ -63,6 +64,7 @@ class Engine:
         self.hooks.install()
         watch_remote_code(self.hooks, self.journal, self._remote, self._watch)
         watch_nodes(self.hooks, self.journal, self._nodes, self._watch, self._facts)
+        self.hooks.watch(DYNAMO, lambda module: self.journal.dynamo_loaded())
         self._wait_for(self.catalog.entries.values())
         for problem in self.problems:
             log.warn(f"vlmpatch: {problem}")

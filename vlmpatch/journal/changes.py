@@ -121,6 +121,10 @@ class Wrap:
         wrappers.aliases[:] = [alias for alias in wrappers.aliases if _lies(alias)]
         return not wrappers.aliases
 
+    def trace_as_original(self) -> None:
+        """See ``WrapperChain.trace_as_original``."""
+        self._wrappers.trace_as_original()
+
     def overwritten(self) -> None:
         """What the wrappers lay on has run again: they lie nowhere any more."""
         self._wrappers.gone = True

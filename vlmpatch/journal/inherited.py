@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
+from vlmpatch.journal.tracing import own_code
+
 
 def home(owner: Any, name: str) -> type | None:
     """The class of the owner's package from which it inherits the plain method ``name``, if there is one."""
@@ -33,7 +35,8 @@ def for_calls_on(heir: type, wrapper: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **kwargs)
         return wrapper(original, self, *args, **kwargs)
 
-    return for_heirs
+    for_heirs.__wrapped__ = wrapper  # type: ignore[attr-defined]
+    return own_code(for_heirs)
 
 
 def _package(cls: type) -> str:

@@ -218,6 +218,13 @@ class Journal:
             if value.location.owner() is owner and not value.on and not self._overrides.covered(value)
         ]
 
+    def dynamo_loaded(self) -> None:
+        """See ``tracing``: there is now something that may begin to trace."""
+        with self.lock:
+            for record in self._records:
+                if isinstance(record.change, Wrap):
+                    record.change.trace_as_original()
+
     def suspend(self, patch: str) -> None:
         """Take the changes of ``patch`` off until ``resume``."""
         with self.lock:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from vlmpatch.journal.aliases import Name, beside, everywhere, is_of_the_package, own_name
 from vlmpatch.journal.locations import ABSENT, Attribute, Location, chain, path
 from vlmpatch.journal.overrides import Override
+from vlmpatch.journal.tracing import leave_alone, own_code
 
 MARK = "__vlmpatch__"
 Wrapper = Callable[..., Any]
@@ -71,6 +72,7 @@ class WrapperChain:
         self._links: list[Link] = []
         self._original = found.call
         self._head = [(_through, found.call)]
+        self._between: list[Any] = []  # functions of ours through which a call goes from there to the original
         self.function = _dispatching(self._head, found.call)
         _show_parameters(self.function, found.call)
         _name(self.function, owner, name, found)
@@ -142,11 +144,20 @@ class WrapperChain:
     def _compose(self) -> None:
         active = [link for link in self._links if link.on]
         head: tuple[Wrapper, Callable[..., Any]] = (_through, self._original)
+        self._between = []
         for link in active:
-            head = (link.wrapper, self._original if head[0] is _through else _linked(*head))
+            below = self._original if head[0] is _through else _linked(*head)
+            self._between += [below, *chain(link.wrapper)]
+            head = (link.wrapper, below)
+        self.trace_as_original()
         self._head[0] = head
         self.marks.clear()
         self.marks.update(str(link.key[0]) for link in active)
+
+    def trace_as_original(self) -> None:
+        """Let torch.compile begin no graph with functions of ours where it would not with the original."""
+        original = getattr(self.found.raw, "__func__", self.found.raw)
+        leave_alone((each for each in (self.function, *self._between) if each is not original), original)
 
 
 def chain_of(function: Any, journal: object) -> WrapperChain | None:
@@ -230,7 +241,7 @@ def _dispatching(head: list[tuple[Wrapper, Callable[..., Any]]], original: Any) 
         return wrapper(below, *args, **kwargs)
 
     assert isinstance(dispatch, FunctionType)
-    return dispatch
+    return own_code(dispatch)
 
 
 def _show_parameters(function: FunctionType, original: Any) -> None:
@@ -247,7 +258,8 @@ def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
     def link(*args: Any, **kwargs: Any) -> Any:
         return wrapper(below, *args, **kwargs)
 
-    return link
+    assert isinstance(link, FunctionType)
+    return own_code(link)
 
 
 def _bound(owner: type, raw: Any, kind: type | None) -> Callable[..., Any]:
@@ -262,7 +274,8 @@ def _bound(owner: type, raw: Any, kind: type | None) -> Callable[..., Any]:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return raw.__get__(self, type(self))(*args, **kwargs)
 
-    return _standing_for(raw, owner, kind, static if kind is staticmethod else of_class if kind else method)
+    call = static if kind is staticmethod else of_class if kind else method
+    return _standing_for(raw, owner, kind, own_code(call))
 
 
 def _inherited(owner: type, name: str, raw: Any, kind: type | None) -> Callable[..., Any]:
@@ -273,7 +286,7 @@ def _inherited(owner: type, name: str, raw: Any, kind: type | None) -> Callable[
         return getattr(super(owner, bound), name)(*args, **kwargs)
 
     plain = getattr(raw, "__func__", raw)
-    return _standing_for(plain, owner, kind, static if kind is staticmethod else inherited)
+    return _standing_for(plain, owner, kind, own_code(static if kind is staticmethod else inherited))
 
 
 def _standing_for(raw: Any, owner: type, kind: type | None, call: Callable[..., Any]) -> Callable[..., Any]:
