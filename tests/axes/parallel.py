@@ -44,7 +44,7 @@ def scaled(cell: Cell, model: Any) -> Engine:
 
 
 def compiled(cell: Cell, model: Any) -> Engine:
-    """What the script calls, compiled: DDP that searches, as ``torch_compile`` of HF Trainer has it; an engine."""
+    """What the script calls, compiled; DDP searches, as HF Trainer's does around an adapter."""
     if cell.engine.startswith("zero"):
         made: Any = alone(cell, model)
         made.engine.compile(backend="aot_eager")

@@ -9,15 +9,16 @@ on its way is decided as ever, and goes through us.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
 DYNAMO = "torch._dynamo"
 
 
-def own_code(function: FunctionType) -> FunctionType:
+def own_code(function: Callable[..., Any]) -> FunctionType:
     """``function`` with a code object that no other has: what dynamo is told is told of a code object."""
+    assert isinstance(function, FunctionType)
     function.__code__ = function.__code__.replace()
     return function
 

@@ -72,7 +72,7 @@ class WrapperChain:
         self._links: list[Link] = []
         self._original = found.call
         self._head = [(_through, found.call)]
-        self._between: list[Any] = []  # functions of ours through which a call goes from there to the original
+        self._between: list[Any] = []  # our functions from there to the original
         self.function = _dispatching(self._head, found.call)
         _show_parameters(self.function, found.call)
         _name(self.function, owner, name, found)
@@ -240,7 +240,6 @@ def _dispatching(head: list[tuple[Wrapper, Callable[..., Any]]], original: Any) 
         wrapper, below = head[0]
         return wrapper(below, *args, **kwargs)
 
-    assert isinstance(dispatch, FunctionType)
     return own_code(dispatch)
 
 
@@ -258,7 +257,6 @@ def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
     def link(*args: Any, **kwargs: Any) -> Any:
         return wrapper(below, *args, **kwargs)
 
-    assert isinstance(link, FunctionType)
     return own_code(link)
 
 
