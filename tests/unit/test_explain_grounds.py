@@ -93,6 +93,10 @@ KINDS = [
     # Quoted by a person, in a title or in a line of prose.
     ('# RuntimeError "Some tensors share memory" when saving\nMy versions', "shared-tensors"),
     ("# Key error exception when finetuning Qwen models\nwith LoRA", "absent-key"),
+    ("# Getting IndexErrors on my own dataset\nwith two cards", "absent-key"),
+    ("# assert len(images) == 3\nWhat does it want?", "data"),
+    ("My run stops\nThe ModuleNotFoundError goes on whatever I install", "environment"),
+    ("Exception has occurred: AssertionError\nAssertionError: ", "check"),
     ("My run stops\n'NoneType' object has no attribute 'quux'", "missing"),
     ("My run stops\nassert self.token_id is not None\nwhy?", "missing"),
     ("My run stops\nit says that 'dict' object is not callable, why?", "other-type"),

@@ -41,9 +41,12 @@ _QUOTED = re.compile(
 # One that a title names, as people write it.
 _NAMED = re.compile(
     r"(?<![A-Za-z0-9_])((?:Key|Attribute|Type|Value|Index|Runtime|Assertion|Import|Module ?Not ?Found|Name"
-    r"|File ?Not ?Found|OS|Not ?Implemented|Zero ?Division|Unicode ?Decode) ?Error)(?![A-Za-z0-9_])",
+    r"|File ?Not ?Found|OS|Not ?Implemented|Zero ?Division|Unicode ?Decode) ?Error)s?(?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
+# The name of a class, of which some say enough.
+_CLASS = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Za-z0-9]{2,60}Error)(?![A-Za-z0-9_])")
+_VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's prose must say more
 # What stands in front of a line of code in a traceback: rich's and a notebook's mark and number.
 _MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
 _POINTED = re.compile(r"[\s~^│|]*$")  # the marks that Python puts below it
@@ -62,6 +65,7 @@ class Ground(NamedTuple):
     none: tuple[Pattern, ...] = ()
     title: bool = False  # words of a title are enough, that names no exception
     line: tuple[tuple[str, ...], ...] = ()  # of the code that raised it
+    bare: bool = False  # it says nothing
 
     def fits(self, error: str, said: str, part: str, line: str) -> bool:
         """Whether ``error`` that says ``said``, raised in ``part`` by the code ``line``, is of this kind."""
@@ -75,6 +79,8 @@ class Ground(NamedTuple):
         if any(each.within(squeezed) for each in self.none):
             return False
         if self.line and not vocabulary.tells(line, self.line):
+            return False
+        if self.bare and not squeezed.rstrip(":").endswith("error"):
             return False
         return not self.told or vocabulary.tells(said, self.told)
 
@@ -114,7 +120,7 @@ class Grounds(NamedTuple):
             words = "" if error == "keyerror" else title[match.end() :]
             if page := self._page(error, words, part, title):
                 return page
-        return self._unnamed(message.text, part)
+        return self._unnamed(message.text, part) or self._classed(message.text, part)
 
     def titled(self, title: str) -> str:
         """The page that words of ``title`` lead to, which names no exception; or nothing."""
@@ -122,13 +128,19 @@ class Grounds(NamedTuple):
 
     def _unnamed(self, text: str, part: str) -> str:
         """The page of what a line of ``text`` says that only one kind of exception says."""
-        lower = text.lower()
+        lower = f"\n{text.lower()}"
         for error, phrases in self.says_of.items():
             for at in filter(lambda at: at >= 0, map(lower.find, phrases)):
-                begin = text.rfind("\n", 0, at + 1) + 1
-                if page := self._page(error, said(text[begin:]), part, ""):
+                begin = lower.rfind("\n", 0, at + 1)
+                words = said(text[begin:])
+                if page := self._page(error, words, part, words):
                     return page
         return ""
+
+    def _classed(self, text: str, part: str) -> str:
+        """The page of a class that ``text`` names and that says enough by itself."""
+        names = (match[1] for match in _CLASS.finditer(text) if match[1] not in _VAGUE)
+        return next(filter(None, (self._page(name, "", part, "") for name in names)), "")
 
     def _page(self, error: str, said: str, part: str, line: str) -> str:
         return next((each.page for each in self.listed if each.fits(error, said, part, line)), "")
@@ -189,6 +201,7 @@ def read() -> Grounds:
             tuple(map(pattern, each.get("not", ()))),
             each.get("title", False),
             stems(each.get("line", ())),
+            each.get("bare", False),
         )
         for each in table["grounds"]
     )
