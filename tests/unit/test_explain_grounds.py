@@ -93,6 +93,9 @@ KINDS = [
     # Quoted by a person, in a title or in a line of prose.
     ('# RuntimeError "Some tensors share memory" when saving\nMy versions', "shared-tensors"),
     ("# Key error exception when finetuning Qwen models\nwith LoRA", "absent-key"),
+    ("# Error with target_modules\non two cards", "lora-targets"),
+    ("ValueError: Target module Quux() is not supported here", "lora-targets"),
+    ("ValueError: the processor has no attribute and was not found", "tokenizer"),
     ("# Getting IndexErrors on my own dataset\nwith two cards", "absent-key"),
     ("# assert len(images) == 3\nWhat does it want?", "data"),
     ("My run stops\nThe ModuleNotFoundError goes on whatever I install", "environment"),
