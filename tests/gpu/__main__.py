@@ -180,7 +180,7 @@ def printed(command: list[str]) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"took longer than {LIMIT:.0f} s"}
     lines = done.stdout.splitlines()
-    line = next((line for line in lines if line.startswith("{")), None)
+    line = next((line for line in lines if line.startswith('{"')), None)  # a Trainer prints {'loss': …}
     if line is not None and done.returncode == 0:
         found: dict[str, Any] = json.loads(line)
         return found
