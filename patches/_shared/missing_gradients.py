@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from vlmpatch.api import assign
+
 # Of each ZeRO optimizer the ids of the parameters that this rank's last backward did not reach.
 unreached: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()
 _none: set[int] = set()  # those that stand for none in gradients of this backward, until ``taken``
@@ -84,7 +86,7 @@ def _drop(parameters: list[Any]) -> None:
         none = torch.stack([nobody_made(parameter.grad).cpu() for parameter in there])
         for parameter, nobody in zip(there, none.tolist(), strict=True):
             if nobody:
-                parameter.grad = None
+                assign(parameter, "grad", None)
 
 
 def _engine() -> Any:

@@ -7,6 +7,7 @@ floating-point numbers the shape alone: who stands in for a call needs no more.
 from __future__ import annotations
 
 import base64
+import copy
 import dataclasses
 import json
 from collections.abc import Callable, Iterator
@@ -101,8 +102,10 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
         if any(new is not item for new, item in zip(items, value, strict=True)):
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            item = getattr(value, field.name)
-            if (new := mapped(item, function)) is not item:
-                object.__setattr__(value, field.name, new)
+        held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        changed = {n: new for n, item in held.items() if (new := mapped(item, function)) is not item}
+        made = copy.copy(value)
+        for name, new in changed.items():
+            object.__setattr__(made, name, new)  # it may be frozen
+        return made if changed else value
     return value

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign
 
 from .._shared.optimizer_shards import folder_of, saved_in, whole_in
 
@@ -96,7 +96,7 @@ def _begun(patch: Patch, optimizer: Any) -> bool:
     finally:
         for param, weight, gradient in zip(params, weights, gradients, strict=True):
             param.detach().copy_(weight)
-            param.grad = gradient
+            assign(param, "grad", gradient)
         for group, before in zip(optimizer.param_groups, groups, strict=True):
             group.update(before)
     return True

@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakSet, ref
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_module
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign, of_module
 
 from .._shared.asked_for import is_noted
 from .._shared.compiling import compiling
@@ -139,7 +139,7 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
         return noted(original, self, *args, **kwargs)
     finally:
         if hasattr(self, _KEPT):  # for a loss.backward() that comes after
-            setattr(self, _KEPT, divides)
+            assign(self, _KEPT, divides)
 
 
 def noted(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -124,7 +124,8 @@ class Calls:
         frame = contextlib.ExitStack()
         outermost = not self.frames
         self.frames.append(frame)
-        if not self.patch.active or (outermost and not lacks(module)):
+        # An engine may have taken it while this was off.
+        if not self.patch.active or self.patch.pauses or (outermost and not lacks(module)):
             return
         if outermost:
             self.check(module)

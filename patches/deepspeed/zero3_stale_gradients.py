@@ -34,7 +34,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign
 
 from .._shared.missing_gradients import count_as_none, none_made, taken, unreached
 
@@ -115,7 +115,7 @@ def _filling(params: list[Any]) -> Callable[..., None]:
     def fill(leaf: Any, inputs: Any, outputs: Any) -> None:
         absent = [param for param in params if param.grad is None]
         for param in absent:
-            param.grad = none_made(param)
+            assign(param, "grad", none_made(param))
         count_as_none(absent)
 
     return fill
@@ -152,5 +152,6 @@ def _put_zero(optimizer: Any, param: Any, module: ModuleType) -> None:
     device = module.get_accelerator().current_device_name()
     zero = none_made(module.torch.empty(param.partition_numel(), dtype=param.dtype, device=device))
     if param.grad is None:
-        param.grad = module.torch.zeros_like(param)  # some releases ask its stream before they drop it
+        # some releases ask its stream before they drop it
+        assign(param, "grad", module.torch.zeros_like(param))
     getattr(optimizer, PARTITION)([param], [zero])

@@ -99,7 +99,7 @@ class Watch:
             self._note(coordinator, [param for param in absent if gather_group(param) is group], group)
 
     def _note(self, coordinator: Any, params: list[Any], group: Any) -> None:
-        monitor = self._monitor(group)
+        monitor: RankMonitor | None = self._monitor(group)
         if monitor is None:
             return
         first = min(params, key=_id)

@@ -27,13 +27,14 @@ https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/sta
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, assign
 
 from .._shared.failed_backward import Backward, collectives
 from .._shared.reduction_order import orders
@@ -42,6 +43,13 @@ ENGINE, FLAT, PARTITIONED = "DeepSpeedEngine", "DeepSpeedZeroOptimizer", "DeepSp
 PARTITION = "partition_grads"
 NEW_WINDOW = {FLAT: -1, PARTITIONED: 0}  # the number of the micro-batch before the first
 ID = "zero-failed-backward"
+BUCKET = {  # what says what is in the one bucket of releases until 0.17.1, and that there is nothing
+    "grads_in_ipg_bucket": list[Any](),
+    "params_in_ipg_bucket": list[Any](),
+    "elements_in_ipg_bucket": 0,
+    "ipg_bucket_has_moe_params": False,
+    "extra_large_param_to_reduce": None,
+}
 
 
 class Begun(NamedTuple):
@@ -163,24 +171,23 @@ def forget(engine: Any) -> None:
     else:
         _forget_partitioned(optimizer, failure)
     if hasattr(optimizer, "_backward_active_depth"):
-        optimizer._backward_active_depth = 0
+        assign(optimizer, "_backward_active_depth", 0)
 
 
 def _forget_flat(optimizer: Any, failure: Failure) -> None:
     """Of ZeRO-1 and ZeRO-2."""
-    optimizer.params_already_reduced = [False] * len(optimizer.params_already_reduced)
+    assign(optimizer, "params_already_reduced", [False] * len(optimizer.params_already_reduced))
     for bucket in getattr(optimizer, "ipg_buckets", {}).values():  # one bucket until 0.17.1, then one a dtype
         bucket.clear()
     if hasattr(optimizer, "ipg_buckets"):
         optimizer.extra_large_param_to_reduce.clear()
     else:
-        optimizer.grads_in_ipg_bucket, optimizer.params_in_ipg_bucket = [], []
-        optimizer.elements_in_ipg_bucket, optimizer.ipg_bucket_has_moe_params = 0, False
-        optimizer.extra_large_param_to_reduce = None
+        for name, nothing in BUCKET.items():
+            assign(optimizer, name, copy.copy(nothing))
     optimizer._clear_previous_reduced_grads()
     optimizer._release_ipg_buffers()
     spoiled = optimizer.cpu_offload and failure.reduced
-    optimizer.micro_step_id = NEW_WINDOW[FLAT] if spoiled else failure.begun.micro_step
+    assign(optimizer, "micro_step_id", NEW_WINDOW[FLAT] if spoiled else failure.begun.micro_step)
     if not failure.begun.sums or failure.begun.sums != _sums(optimizer):
         _drop(optimizer.bit16_groups)
     if (order := orders.get(optimizer)) is not None:
@@ -192,22 +199,22 @@ def _forget_partitioned(optimizer: Any, failure: Failure) -> None:
     buckets = getattr(optimizer, "ipg_buckets", None)  # one until 0.17.1, then one a dtype
     for bucket in () if buckets is None else buckets.values():
         bucket.params.clear()
-        bucket.elements = 0
+        assign(bucket, "elements", 0)
         if hasattr(bucket, "process_group"):
-            bucket.process_group = None
+            assign(bucket, "process_group", None)
     if buckets is None:
         optimizer.params_in_ipg_bucket.clear()
     if failure.reduced:
-        optimizer.micro_step_id = NEW_WINDOW[PARTITIONED]
+        assign(optimizer, "micro_step_id", NEW_WINDOW[PARTITIONED])
     _drop(optimizer.fp16_groups)
     optimizer.empty_partition_cache()
 
 
 def _drop(groups: Any) -> None:
     for param in _params(groups):
-        param.grad = None
+        assign(param, "grad", None)
         if hasattr(param, "grad_accum"):
-            param.grad_accum = None
+            assign(param, "grad_accum", None)
 
 
 def _sums(optimizer: Any) -> int:

@@ -46,7 +46,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_module
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign, of_module
 
 from .._shared.distributed import largest
 
@@ -259,7 +259,7 @@ def _forget_own(optimizer: Any) -> None:
         return
     for params in optimizer.bit16_groups:
         for param in params:
-            param.grad_accum = None
+            assign(param, "grad_accum", None)
 
 
 def _had_ended(engine: Any, optimizer: Any) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, assign
 
 from .._shared.overlapped import apart
 
@@ -59,7 +59,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         numbered = [(bucket, bucket.index) for bucket in self.ipg_buckets.values()]
         result = original(self, *args, **kwargs)
         for bucket, number in numbered:
-            bucket.index = number
+            assign(bucket, "index", number)
         return result
 
     patch.wrap(module.DeepSpeedZeroOptimizer, REDUCE, reduce)

@@ -43,7 +43,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign
 
 from .._shared.missing_gradients import nobody_made, unreached
 
@@ -111,6 +111,10 @@ class History:
             if part not in self.missed and not begun:
                 self.unused.add(part)
             self.missed[part] = self.missed.get(part, 0) + 1
+
+    def counted(self, count: float | None) -> None:
+        """The optimizer has counted so many steps."""
+        self.count = count
 
 
 _histories: WeakKeyDictionary[Any, dict[int, History]] = WeakKeyDictionary()  # of each group of an optimizer
@@ -287,7 +291,7 @@ class Step:
                 of(tensor, part).copy_(before[name][number] if name in before else torch.zeros(()))
         if _by_element(self.inner, self.original):
             self.history.add(self.idle, begun=False)
-            self.history.count = self._count()
+            self.history.counted(self._count())
         return result
 
     def _kept(self) -> dict[Any, Any]:
@@ -310,7 +314,7 @@ class Step:
         begun: dict[Any, Part] = {}  # by this step
         for part, missed, known in self.history.pieces(self.flat.numel(), self.idle):
             piece = of(self.flat.detach(), part)
-            piece.grad = of(self.flat.grad, part)
+            assign(piece, "grad", of(self.flat.grad, part))
             if known:
                 states[piece] = {key: self._of(part, missed, key, value) for key, value in state.items()}
             else:
@@ -326,7 +330,7 @@ class Step:
         if COUNT in state:
             state[COUNT] += 1
         self.history.add(self.idle, begun=True)
-        self.history.count = self._count()
+        self.history.counted(self._count())
         return result
 
     def _of(self, part: Part, missed: int, key: str, value: Any) -> Any:

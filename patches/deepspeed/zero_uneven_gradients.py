@@ -33,7 +33,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, assign
 
 from .._shared.missing_gradients import none_made, taken, unreached
 from .._shared.reduction_order import ReductionOrder, backward_order, orders
@@ -97,7 +97,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _left_alone(self):
             return original(self, *args, **kwargs)
-        order = order_of(self)
+        order: ReductionOrder = order_of(self)
         if _is_no_backward(self, order):
             return original(self, *args, **kwargs)
         order.draining = True
@@ -161,9 +161,9 @@ def _prepare_buckets(optimizer: Any) -> None:
 
 def _fill(optimizer: Any, param: Any) -> None:
     if getattr(optimizer, "use_grad_accum_attribute", False):
-        param.grad_accum = none_made(param, dtype=optimizer.gradient_accumulation_dtype)
+        assign(param, "grad_accum", none_made(param, dtype=optimizer.gradient_accumulation_dtype))
     else:
-        param.grad = none_made(param)
+        assign(param, "grad", none_made(param))
 
 
 def _agree(optimizer: Any, order: ReductionOrder, module: ModuleType) -> None:

@@ -32,7 +32,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, assign
 
 from .._shared.failed_backward import Backward, collectives
 
@@ -162,7 +162,7 @@ def forget(ddp: Any) -> None:
     backward.failed(since)
     backward.ask(since)
     sys.modules["torch.distributed"].barrier(group)
-    ddp._has_rebuilt_buckets = False
+    assign(ddp, "_has_rebuilt_buckets", False)
     ddp.reducer._reset_state()
 
 

@@ -162,6 +162,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             result = as_said_with_weights()
             _in_backward_of(result, lambda *gradients: say(_UNUSED, _ENDS["DDP"], _WEIGHTS_TOO))
             return result
+        reduced: Reduced | None
         reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
         if reduced is None or _backward_number() != -1:  # inside of another segment
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
@@ -205,7 +206,7 @@ def _asking_for(asked: Asked) -> Iterator[None]:
 
 def _came_back(block: Any) -> bool:
     """Whether what stands in the place of torch's ``checkpoint`` (ms-swift's own) made True of our False."""
-    asked = getattr(_asking, "now", None)
+    asked: Asked | None = getattr(_asking, "now", None)
     if asked is None or asked.block is not block:
         return False
     asked.in_vain = True

@@ -29,7 +29,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, assign
 
 from .._shared.compiling import compiling
 from .._shared.sparse_experts import skipping, sparse_blocks
@@ -92,9 +92,10 @@ def _give_zeros(param: Any, kept: Any) -> None:
 
     leaf = param.unsharded_param
     if kept is None:
-        leaf.grad = torch.zeros_like(leaf, dtype=leaf.grad_dtype if _leaf_sums(param) else None)
+        dtype = leaf.grad_dtype if _leaf_sums(param) else None
+        assign(leaf, "grad", torch.zeros_like(leaf, dtype=dtype))
     else:
-        setattr(param, SUM, torch.zeros_like(leaf, dtype=kept.dtype))
+        assign(param, SUM, torch.zeros_like(leaf, dtype=kept.dtype))
 
 
 def _leaf_sums(param: Any) -> bool:

@@ -86,7 +86,7 @@ class _Loader:
         return _Lent(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update({each.__name__: each for each in OFFERED})
+        """It has all it offers."""
 
 
 class _Lent(ModuleType):
@@ -94,6 +94,11 @@ class _Lent(ModuleType):
 
     Between importing it and taking names from it, Python asks it for its ``__path__``.
     """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        for each in OFFERED:
+            setattr(self, each.__name__, each)
 
     def __getattr__(self, name: str) -> Any:
         for place, key in ((sys.modules, NAME), (vars(sys.modules[PARENT]), CHILD)):

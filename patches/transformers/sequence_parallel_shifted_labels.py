@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign
 
 NAME = "deepspeed_sp_compute_loss"
 MODEL = Argument(1, "model")
@@ -117,8 +117,9 @@ def with_loss(outputs: Any, inputs: dict[str, Any]) -> Any:
 
     logits = outputs.logits
     labels = inputs[SHIFTED].reshape(-1).to(logits.device)
-    outputs.loss = None  # with all that hangs on it
-    outputs.loss = torch.nn.functional.cross_entropy(
+    assign(outputs, "loss", None)  # with all that hangs on it
+    loss = torch.nn.functional.cross_entropy(
         logits.reshape(-1, logits.shape[-1]).float(), labels, ignore_index=IGNORED
     )
+    assign(outputs, "loss", loss)
     return outputs

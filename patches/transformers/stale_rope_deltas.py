@@ -28,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, assign
 
 WHERE = {  # the last part of a target, and who keeps the deltas there
     "modeling_qwen2_vl": "Qwen2VLModel",
@@ -67,7 +67,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         ids, positions, cache = (_argument(places, asked, args, kwargs) for asked in ASKS)
         if ids is not None and positions is None and not _filled(cache):
             # What the call below sets anew, or does without: an undo has nothing to put back.
-            self.rope_deltas = None
+            assign(self, "rope_deltas", None)
         return original(self, *args, **kwargs)
 
     patch.wrap(owner, name, forgetting)

@@ -32,11 +32,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, ref
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
@@ -78,7 +77,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
             _wrap_to_find(patch, getattr(module, owner), method, argument)
 
 
-_known: WeakSet[Any] = WeakSet()  # wrappers that have their hooks
+# What watches each wrapper; it lives by its hooks, and is gone when an undo has taken them away.
+_watched: WeakKeyDictionary[Any, ref[_Wrapper]] = WeakKeyDictionary()
 
 
 def _wrap_to_find(patch: Patch, owner: type, name: str, argument: Argument) -> None:
@@ -87,11 +87,15 @@ def _wrap_to_find(patch: Patch, owner: type, name: str, argument: Argument) -> N
         original(self, *args, **kwargs)
         for module in told if isinstance(told, (tuple, list)) else (told,):
             wrapper = wrapper_in(module)
-            if wrapper is not None and wrapper not in _known:
-                _known.add(wrapper)
-                _Wrapper(patch, wrapper)
+            if wrapper is not None and not _is_watched(wrapper, patch):
+                _watched[wrapper] = ref(_Wrapper(patch, wrapper))
 
     patch.wrap(owner, name, set_up)
+
+
+def _is_watched(wrapper: Any, patch: Patch) -> bool:
+    known = _watched[wrapper]() if wrapper in _watched else None
+    return known is not None and known.patch is patch
 
 
 # --- what a wrapper calls ---------------------------------------------------------------------------------
@@ -122,8 +126,7 @@ class _Part(NamedTuple):
         return [tensor for tensor in found if tensor.requires_grad]
 
 
-_callers: WeakKeyDictionary[Any, _Wrapper] = WeakKeyDictionary()  # of each model in a wrapper
-_wrapped: WeakSet[Any] = WeakSet()  # methods that tell of their calls
+_callers: WeakKeyDictionary[Any, ref[_Wrapper]] = WeakKeyDictionary()  # of each model in a wrapper
 
 
 def _wrap_methods(patch: Patch, model: Any) -> Iterator[_Part]:
@@ -132,9 +135,7 @@ def _wrap_methods(patch: Patch, model: Any) -> Iterator[_Part]:
         owner = next((cls for cls in type(model).__mro__ if name in vars(cls)), None)
         if owner is None:
             continue
-        if inspect.unwrap(vars(owner)[name]) not in _wrapped:
-            _wrapped.add(inspect.unwrap(vars(owner)[name]))
-            _wrap_method(patch, owner, name)
+        _wrap_method(patch, owner, name)
         yield _Part(model, name)
 
 
@@ -142,7 +143,7 @@ def _wrap_method(patch: Patch, cls: type, name: str) -> None:
     tracing = compiling()
 
     def told(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        wrapper = None if tracing() else _callers.get(self)
+        wrapper = None if tracing() or self not in _callers else _callers[self]()
         if wrapper is None:
             return original(self, *args, **kwargs)
         part = _Part(self, name)
@@ -202,7 +203,7 @@ class _Wrapper:
         watched = [part for part in weighty if id(part) not in known]
         self.parts = [_Part(part) for part in watched]
         for model in models_in(module):
-            _callers[model] = self
+            _callers[model] = ref(self)
             self.parts += _wrap_methods(self.patch, model)
         self.parts.sort(key=lambda part: -part.size)
         self.places = {(id(part.owner), part.method): n for n, part in enumerate(self.parts, 1)}
@@ -221,14 +222,15 @@ class _Wrapper:
 
     def called(self, part: _Part, args: Any, kwargs: dict[str, Any]) -> None:
         """``part`` is called."""
-        forward, place = self.forward, self.places.get((id(part.owner), part.method))
+        forward: _Forward | None = self.forward
+        place = self.places.get((id(part.owner), part.method))
         if forward is not None and forward.inside is None and place is not None:
             forward.agree(place, (args, kwargs))
             forward.inside = part
 
     def returned(self, part: _Part, output: Any) -> None:
         """``part`` has returned; nothing comes out where an error went through it."""
-        forward = self.forward
+        forward: _Forward | None = self.forward
         if forward is not None and forward.inside == part:
             forward.inside = None
             forward.note(part, output)
@@ -283,7 +285,8 @@ class _Forward:
                 return
             told = self._told(call if most == place else None)
             if told is None:
-                self.wrapper.off = True
+                wrapper: _Wrapper = self.wrapper
+                wrapper.off = True  # from now on each rank runs what it has to
                 return
             if most == place:
                 self.kept = True

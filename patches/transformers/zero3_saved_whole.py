@@ -52,7 +52,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             state = whole_state(self, keep=writes)
         if not writes:
             return None
-        said.arguments |= {"state_dict": state, "is_main_process": True}
+        said.arguments.update(state_dict=state, is_main_process=True)
         return original(*said.args, **said.kwargs)
 
     patch.wrap(module.PreTrainedModel, "save_pretrained", save)

@@ -33,7 +33,7 @@ def silent(engine: Any, id_: str) -> list[str]:
             value = change.value
             if not (value.location.holds(value.value) or engine.journal._overrides.covered(value)):
                 found.append(f"{id_}: {record.what}, and it does not lie there")
-        elif isinstance(change, Hooked) and not change._hook.on:
+        elif isinstance(change, Hooked) and not ((hook := change._hook()) and hook.on):
             found.append(f"{id_}: {record.what}, and it is off")
     return found
 

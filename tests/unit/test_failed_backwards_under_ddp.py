@@ -48,6 +48,7 @@ class Ddp:
     def __init__(self, group: Any) -> None:
         self.process_group, self.reducer = group, Reducer()
         self.waits, self.grads = False, [Tensor(), Tensor()]
+        self._has_rebuilt_buckets = True
 
     def _check_reducer_finalized(self) -> None:
         if self.waits:

@@ -19,6 +19,7 @@ import wrapt
 
 from vlmpatch.journal.changes import Hook
 from vlmpatch.journal.journal import ABSENT, AlreadyPatched, Foreign, Journal, default_of
+from vlmpatch.journal.values import assign
 
 
 def greet(who: str, *, loud: bool = False) -> str:
@@ -375,8 +376,13 @@ class Hookable:
     def register(self, hook: Any) -> Any:
         number = len(self.hooks)
         self.hooks[number] = hook
-        removed = self.hooks
-        return SimpleNamespace(remove=lambda: removed.pop(number, None))
+        module = weakref.ref(self)  # as torch's handles
+
+        def remove() -> None:
+            if (its := module()) is not None:
+                its.hooks.pop(number, None)
+
+        return SimpleNamespace(remove=remove)
 
 
 def loud(text: str) -> str:
@@ -427,6 +433,55 @@ def test_a_hook_comes_back_and_keeps_nobody_alive(journal: Journal) -> None:
     assert alive() is None
     journal.suspend("p")
     journal.resume("p")
+
+
+class Knows:
+    def __init__(self, module: Hookable) -> None:
+        self.module = module
+
+    def called(self, text: str) -> str:
+        return text.upper()
+
+
+def test_a_hook_that_knows_what_it_hooks_keeps_it_no_longer_than_others_do(journal: Journal) -> None:
+    module = Hookable()
+
+    journal.hook("p", module.register, Knows(module).called)
+    journal.suspend("p")
+    journal.resume("p")
+    assert [hook("a") for hook in module.hooks.values()] == ["A"]
+    gone = weakref.ref(module)
+    del module
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_value_of_a_run_is_assigned() -> None:
+    run = Run()
+    assign(run, "model", 2)
+    assert run.model == 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (HERE, "greet", 1),
+        (Run, "model", 1),
+        (greet, "calls", 1),
+        (Child(), "method", 1),
+        (Run(), "model", greet),
+    ],
+)
+def test_what_is_code_is_no_value_of_a_run(owner: Any, name: str, value: Any) -> None:
+    with pytest.raises(TypeError, match="code"):
+        assign(owner, name, value)
+
+
+def test_what_is_not_there_is_no_value_of_a_run() -> None:
+    run = Run()
+    with pytest.raises(AttributeError):
+        assign(run, "vlmpatch_was_here", 1)
+    assert not hasattr(run, "vlmpatch_was_here")
 
 
 def test_a_pickled_hook_needs_nothing_and_does_nothing(journal: Journal) -> None:

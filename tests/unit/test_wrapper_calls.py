@@ -11,10 +11,44 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vlmpatch.api import Argument, Patch
+from vlmpatch.journal.journal import Journal
+
 patch: Any = importlib.import_module("vlmpatch.patches.transformers.wrapper_calls_on_every_rank")
 
 PARTS = 4
 CALLS = st.lists(st.integers(1, PARTS), max_size=5)
+
+
+class Wrapper:
+    """A module that a wrapper is, and who watches it."""
+
+    def __init__(self) -> None:
+        self.watchers: list[Any] = []
+
+
+class Watcher:
+    """In place of what watches a wrapper; its hooks keep it."""
+
+    def __init__(self, handle: Patch, module: Wrapper) -> None:
+        self.patch = handle
+        module.watchers.append(self)
+
+
+def test_a_wrapper_is_watched_once_and_anew_after_an_undo(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Offload:
+        def __init__(self, module: Wrapper) -> None:
+            self.module = module
+
+    monkeypatch.setattr(patch, "_Wrapper", Watcher)
+    monkeypatch.setattr(patch, "wrapper_in", lambda module: module)
+    journal, wrapper = Journal(), Wrapper()
+    for times in (1, 2):
+        handle = Patch("p", journal)
+        patch._wrap_to_find(handle, Offload, "__init__", Argument(0, "module"))
+        Offload(wrapper), Offload(module=wrapper)
+        assert len(wrapper.watchers) == times, "an undo has taken the hooks of the former away"
+        journal.rollback(["p"])
 
 
 class Group:

@@ -172,12 +172,17 @@ class Hook:
 
 
 class Hooked:
-    """A hook, registered."""
+    """A hook, registered.
+
+    What it is registered with keeps it, and nothing here does: it may know a run's objects, the module that
+    it hooks among them. While it is off it is kept here, to come back.
+    """
 
     def __init__(self, register: Callable[..., Any], hook: Hook, options: dict[str, Any]) -> None:
         bound = isinstance(register, MethodType)
         self._register: Callable[[], Any] = weakref.WeakMethod(register) if bound else lambda: register
-        self._hook, self._options = hook, options
+        self._hook: Callable[[], Hook | None] = lambda: hook
+        self._options = options
         self._handle: Any = None
         self.value = None
 
@@ -188,21 +193,25 @@ class Hooked:
 
     def same(self, other: Hooked) -> bool:
         """Whether both register one function with one object."""
-        mine, others = self._hook.__wrapped__, other._hook.__wrapped__  # type: ignore[attr-defined]
-        return mine is others and self._register() == other._register()
+        mine, others = (getattr(each._hook(), "__wrapped__", None) for each in (self, other))
+        return mine is not None and mine is others and self._register() == other._register()
 
     def on(self) -> bool:
         """See ``Change.on``."""
-        register = self._register()
-        if register is None:
+        register, hook = self._register(), self._hook()
+        if register is None or hook is None:
             return False
-        self._handle = register(self._hook, **self._options)
-        self._hook.on = True
+        self._handle = register(hook, **self._options)
+        hook.on = True
+        self._hook = weakref.ref(hook)
         return True
 
     def off(self) -> bool:
         """See ``Change.off``."""
-        self._hook.on = False
+        hook = self._hook()
+        if hook is not None:
+            hook.on = False
+            self._hook = lambda: hook
         if self._handle is not None:
             self._handle.remove()
         return True
