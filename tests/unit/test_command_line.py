@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,9 +17,10 @@ from tests.conftest import World
 from tests.lab.waits import completed
 from vlmpatch.catalog import environment
 from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.model import Problem
 from vlmpatch.catalog.read import read
 from vlmpatch.engine import engine
-from vlmpatch.tools import cli, run
+from vlmpatch.tools import cli, listing, run
 from vlmpatch.tools.doctor import examination, views
 from vlmpatch.tools.explain import answer_page, answers
 from vlmpatch.tools.view import language
@@ -41,6 +43,27 @@ def test_list_prints_every_patch_in_both_languages() -> None:
         assert entry.id in english.stdout
         assert "".join(entry.summary.split()) in "".join(english.stdout.split())
         assert "".join(entry.summary_zh.split()) in "".join(chinese.stdout.split())
+
+
+def test_list_says_once_what_is_wrong_with_the_catalog(tmp_path: Path) -> None:
+    for name in ("vlmpatch", "patches", "failures"):
+        shutil.copytree(CHECKOUT / name, tmp_path / name)
+    broken = (CHECKOUT / "compat.toml").read_text().replace("severity =", "gravity =", 1)
+    (tmp_path / "compat.toml").write_text(broken)
+    for arguments in (["list", "--lang", "en"], ["list", "--json"]):
+        done = completed(
+            [sys.executable, "-m", "vlmpatch", *arguments],
+            cwd=tmp_path,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        )
+        assert done.returncode == 1
+        assert len(re.findall(r"compat\.toml.*gravity", done.stderr)) == 1, done.stderr
+
+
+def test_list_says_what_the_import_has_kept_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = read(default_path())._replace(problems=(Problem("compat.toml", "it is broken", "Mend it"),))
+    assert listing.listing(broken, language.Words("en")) == 1
+    assert "compat.toml: it is broken. Mend it" in capsys.readouterr().err
 
 
 def test_doctor_without_torch_says_that_this_is_the_wrong_python() -> None:

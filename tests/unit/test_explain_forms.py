@@ -12,6 +12,7 @@ import lzma
 import os
 import subprocess
 import sys
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,24 @@ def test_a_link_that_leads_nowhere_is_no_log(tmp_path: Path, capsys: pytest.Capt
     (tmp_path / "rank0.log").write_text(FAILED)
     code, out, _ = run([str(tmp_path)], capsys)
     assert (code, out[:2]) == (0, "F3")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_is_read_and_one_that_nothing_writes_to_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(FAILED,))
+    writer.start()
+    code, out, _ = run([str(pipe)], capsys)
+    writer.join()
+    assert (code, out[:2]) == (0, "F3")
+    monkeypatch.setattr(inputs, "PATIENCE", 0.05)
+    code, out, err = run([str(pipe)], capsys)
+    assert (code, out) == (2, "")
+    assert "as a log: it is a pipe that nothing writes to" in err
+    pipe.write_text("")  # lets go of who still waits
 
 
 def test_a_failure_that_cannot_be_read_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

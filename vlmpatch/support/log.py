@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _level = "warning"
 _said: set[tuple[str, str]] = set()
+_printed: set[str] = set()
 
 
 def configure(level: str) -> None:
@@ -62,8 +63,15 @@ def warn(text: str, own: bool = False) -> None:
     rank = os.environ.get("LOCAL_RANK", "")
     if not own and rank.isdecimal() and int(rank) > 0:
         debug(text)
-    else:
-        _logger().warning(text)
+        return
+    if _level != "off":
+        _printed.add(text)
+    _logger().warning(text)
+
+
+def was_printed(text: str) -> bool:
+    """Whether this very warning has been given in this process."""
+    return text in _printed
 
 
 def _logger() -> logging.Logger:

@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from vlmpatch.catalog.model import Catalog
+from vlmpatch.support import log
 from vlmpatch.tools.view.language import Words
 from vlmpatch.tools.view.page import Page
 
@@ -51,5 +52,7 @@ def listing(catalog: Catalog, say: Words, as_data: bool = False) -> int:
             )
     made.show(sys.stdout)
     for problem in catalog.problems:
-        print(f"{problem.where}: {say.told(f'{problem.what}. {problem.remedy}')}", file=sys.stderr)
+        words = f"{problem.where}: {say.told(f'{problem.what}. {problem.remedy}')}"
+        if not log.was_printed(f"vlmpatch: {words}"):  # by the import of this very process
+            print(words, file=sys.stderr)
     return 1 if catalog.problems else 0

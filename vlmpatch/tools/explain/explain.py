@@ -17,6 +17,7 @@ from vlmpatch.tools import codes
 from vlmpatch.tools.explain import answer_page, failures, pages
 from vlmpatch.tools.explain.answers import Answer, answer, tells
 from vlmpatch.tools.explain.diagnose import printable
+from vlmpatch.tools.explain.inputs import opened
 from vlmpatch.tools.view.language import Words
 
 LARGE = 64 << 20  # from here on progress is shown
@@ -151,7 +152,7 @@ def _holds_logs(name: str) -> bool:
 
 
 def _of_file(path: str, catalog: Catalog, say: Words) -> Answer:
-    with open(path, "rb") as handle:
+    with opened(path) as handle:
         return answer(handle, catalog, say, _progress(handle))
 
 

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import errno
 import gzip
 import io
 import lzma
+import os
+import stat
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,6 +24,7 @@ HEAD = 4096  # bytes that say what it is
 UNPACKED = 2 << 30  # of one file, at most
 MEMBERS = 256  # of one archive
 MEMORY = 256 << 20  # that xz may ask for
+PATIENCE = 3.0  # seconds until a pipe has somebody who writes to it
 _UTF16 = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _PACKED: tuple[tuple[bytes, Callable[[BinaryIO], BinaryIO]], ...] = (
     (b"\x1f\x8b", lambda stream: cast(BinaryIO, gzip.GzipFile(fileobj=stream))),
@@ -50,6 +55,28 @@ _BROKEN = (
     NotImplementedError,
     ValueError,
 )
+
+
+def opened(path: str) -> BinaryIO:
+    """A log, to be read.
+
+    Raises:
+        OSError: it cannot be; or it is a pipe, and nobody has opened it to write for ``PATIENCE`` seconds.
+    """
+    if not stat.S_ISFIFO(os.stat(path).st_mode):
+        return _open(path)
+    found: list[BinaryIO] = []
+    # To open one waits for who writes to it; a daemon, for that cannot be interrupted.
+    waiting = threading.Thread(target=lambda: found.append(_open(path)), daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE)
+    if not found:
+        raise OSError(errno.ENXIO, "it is a pipe that nothing writes to", path)
+    return found[0]
+
+
+def _open(path: str) -> BinaryIO:
+    return open(path, "rb")
 
 
 class Text(NamedTuple):
