@@ -20,10 +20,11 @@ from types import ModuleType
 from typing import Any
 from weakref import ref
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 _ENGINE, _METHOD = "DeepSpeedEngine", "_configure_optimizer"
 _SCHEDULER = "LRScheduler"
+OPTIMIZER = Argument(0, "client_optimizer")
 _PER_GROUP = ("base_lrs", "lr_lambdas", "_last_lr")
 # By id and not by the object: a user's scheduler or optimizer may be unhashable, or equal to another.
 _schedulers: dict[int, ref[Any]] = {}
@@ -45,7 +46,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Note schedulers as they are made; keep them in step with the groups."""
 
     def keeping_step(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        optimizer = args[0] if args else kwargs.get("client_optimizer")
+        optimizer = OPTIMIZER.of(args, kwargs)
         kept = [bool(group["params"]) for group in getattr(optimizer, "param_groups", ())]
         result = original(self, *args, **kwargs)
         if not all(kept) and optimizer is not None and len(optimizer.param_groups) == sum(kept):

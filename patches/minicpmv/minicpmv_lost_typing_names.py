@@ -22,12 +22,13 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised, of_file
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_file
 
 from .._shared.star_imports import lost_typing_names
 
 _SOURCE = "torch.nn.functional"
 _DOOR = "get_class_in_module"
+PATH = Argument(1, "module_path")
 
 
 def look(code: Code) -> str | None:
@@ -42,7 +43,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Look at the folder of each remote module before it runs."""
 
     def with_names(original: Any, /, *args: Any, **kwargs: Any) -> Any:
-        module_path = args[1] if len(args) > 1 else kwargs.get("module_path", "")
+        module_path = PATH.of(args, kwargs, "")
         with _given_back(patch, os.path.join(module.HF_MODULES_CACHE, os.fspath(module_path))):
             return original(*args, **kwargs)
 

@@ -17,10 +17,11 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Argument, Code, Patch
 
 from .._shared.minicpmv import NOT_THE_SCRIPT, is_script_trainer, trainer_classes
 
+MODEL = Argument(0, "model")
 _STOPPED = (
     "compute_loss uses parts of self.model under DistributedDataParallel, so no gradient would ever be "
     "reduced and every rank would train a model of its own. Call the model that compute_loss is given, "
@@ -38,7 +39,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     def through_ddp(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        model = args[0] if args else kwargs.get("model")
+        model = MODEL.of(args, kwargs)
         if not isinstance(model, DistributedDataParallel) or self.model is model:
             return original(self, *args, **kwargs)
         stand_in = _through(self.model, model)

@@ -12,10 +12,8 @@ an adapter of Qwen2-VL is not loaded at all.
 Since transformers 4.52.0.
 
 The change: where adapter weights are put into a model, keys for which it has no module are renamed as the
-model renames those of its own checkpoint, if it has a module for the new name. An adapter of which no weight
-finds a module is refused with the names, where PEFT or transformers loads it; a caller that puts weights in
-itself, or calls PEFT's ``load_adapter``, has the answer in what PEFT returns. Else, and where some do not,
-one warning names them.
+model renames those of its own checkpoint, if it has a module for the new name. Where some weights find no
+module, or none does, a warning names them, and the program goes on as it would have.
 
 Upstream: https://github.com/huggingface/transformers/pull/38627
 """
@@ -25,7 +23,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -37,8 +34,6 @@ MODEL, STATE = Argument(0, "model"), Argument(1, "peft_model_state_dict")
 MAPPING = "_checkpoint_conversion_mapping"
 CONVERSIONS = "transformers.conversion_mapping"
 PREFIX = "base_model.model."
-LIBRARIES = ("peft", "transformers")
-ANSWERS = "load_adapter"  # of PEFT: it returns which keys found no place
 SHOWN = 3  # names in a message
 
 
@@ -63,7 +58,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             args, kwargs = STATE.replaced(args, kwargs, new)
         result = original(*args, **kwargs)
         lost = [key for key in getattr(result, "unexpected_keys", ()) if ".lora_" in key]
-        check(patch, new, lost, refuse=_is_left_to_a_library())
+        check(patch, new, lost)
         return result
 
     patch.wrap(module, PUT, put)
@@ -82,32 +77,21 @@ def renamed(model: Any, state: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _is_left_to_a_library() -> bool:
-    """Whether PEFT or transformers was asked to load and the answer is not returned to who asked."""
-    frame: Any = sys._getframe(1)
-    while frame is not None and _package(frame) == "vlmpatch":
-        frame = frame.f_back
-    asked = None
-    while frame is not None and _package(frame) in (*LIBRARIES, "vlmpatch"):
-        asked, frame = frame, frame.f_back
-    return asked is not None and not (_package(asked) == "peft" and asked.f_code.co_name == ANSWERS)
-
-
-def _package(frame: Any) -> str:
-    return str(frame.f_globals.get("__name__")).partition(".")[0]
-
-
-def check(patch: Patch, state: dict[str, Any], lost: list[str], *, refuse: bool) -> None:
-    """Say which adapter weights are in no module; ``refuse``: if all are, that is an error."""
+def check(patch: Patch, state: dict[str, Any], lost: list[str]) -> None:
+    """Say which adapter weights are in no module."""
     if not lost:
         return
     names = ", ".join(lost[:SHOWN]) + (", ..." if len(lost) > SHOWN else "")
-    if refuse and len(lost) == sum(".lora_" in key for key in state):
-        raise RuntimeError(
-            f"vlmpatch [{patch.id}]: nothing of this adapter was loaded, no module is called {names}. "
-            "It is an adapter of another model, or of a transformers that named its parts otherwise."
+    if len(lost) == sum(".lora_" in key for key in state):
+        text = (
+            f"nothing of this adapter was loaded, it is as a new one: no module is called {names}. "
+            "It is of another model, or of a transformers that named its parts otherwise."
         )
-    patch.warn("lost", f"{len(lost)} adapter weights were not loaded, the model has no module for {names}.")
+        patch.warn("nothing", text)
+    else:
+        patch.warn(
+            "lost", f"{len(lost)} adapter weights were not loaded, the model has no module for {names}."
+        )
 
 
 def _rule(base: Any) -> Callable[[str], str]:

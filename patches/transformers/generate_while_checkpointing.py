@@ -31,9 +31,10 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from vlmpatch.api import Code, Patch, Unrecognised, of_module
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, of_module
 
 FLAG = "gradient_checkpointing"
+CONFIG = Argument(1, "generation_config")
 
 
 def look(code: Code) -> str | None:
@@ -67,7 +68,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def _decided(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether the call itself says that no cache is to be used, or which one."""
-    config = args[1] if len(args) > 1 else kwargs.get("generation_config")
+    config = CONFIG.of(args, kwargs)
     named = ("use_cache", "past_key_values", "cache", "cache_implementation")
     return any(name in kwargs for name in named) or getattr(config, "use_cache", None) is False
 

@@ -24,11 +24,11 @@ https://github.com/huggingface/transformers/pull/44873 (in 5.4)
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, assign
+from vlmpatch.api import Argument, Code, Patch, assign
 
 WHERE = {  # the last part of a target, and who keeps the deltas there
     "modeling_qwen2_vl": "Qwen2VLModel",
@@ -61,10 +61,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
     owner, name = getattr(module, _owner(module.__name__), None), COMPUTES
     if not hasattr(owner, name):
         owner, name = getattr(module, OLD), "forward"
-    places = _places(getattr(owner, name))
+    asks = _asks(getattr(owner, name))
 
     def forgetting(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        ids, positions, cache = (_argument(places, asked, args, kwargs) for asked in ASKS)
+        ids, positions, cache = (asked.of(args, kwargs) for asked in asks)
         if ids is not None and positions is None and not _filled(cache):
             # What the call below sets anew, or does without: an undo has nothing to put back.
             assign(self, "rope_deltas", None)
@@ -77,14 +77,10 @@ def _owner(module: str) -> str:
     return WHERE[module.rpartition(".")[2]]
 
 
-def _places(function: Callable[..., Any]) -> dict[str, int]:
-    """Where each argument stands, ``self`` not counted."""
-    return {name: place - 1 for place, name in enumerate(inspect.signature(function).parameters)}
-
-
-def _argument(places: Mapping[str, int], name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    place = places.get(name)
-    return args[place] if place is not None and place < len(args) else kwargs.get(name)
+def _asks(function: Callable[..., Any]) -> list[Argument]:
+    """Of ``ASKS``; one that ``function`` does not have comes by its name, if at all."""
+    _self, *names = inspect.signature(function).parameters
+    return [Argument(names.index(name) if name in names else len(names), name) for name in ASKS]
 
 
 def _filled(cache: Any) -> bool:

@@ -188,6 +188,19 @@ def test_patches_write_to_their_own_objects_or_through_the_journal() -> None:
     assert [found for module, source in read.items() for found in foreign(module, source, every)] == []
 
 
+def spelled_out(source: str) -> list[str]:
+    """Where an argument of a call is looked for by its place, and else by its name."""
+    choices = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.IfExp))
+    words = [(ast.unparse(node.body), ast.unparse(node.orelse)) for node in choices]
+    return [placed for placed, named in words if placed.startswith("args[") and named.startswith("kwargs")]
+
+
+def test_an_argument_of_a_call_is_read_in_one_way() -> None:
+    """``vlmpatch.api.Argument`` is that way."""
+    assert {module: found for module, text in sources().items() if (found := spelled_out(text))} == {}
+    assert spelled_out("model = args[0] if args else kwargs.get('model')") == ["args[0]"]
+
+
 OURS = """
 import copy, os, sys, threading
 from .._shared.deadlock import RankMonitor
