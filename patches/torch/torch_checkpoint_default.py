@@ -18,6 +18,11 @@ From 2.15 on ``checkpoint`` is also a decorator and hands what it was given, the
 The change: the parameter's default becomes False, in the function object itself. References taken
 with ``from torch.utils.checkpoint import checkpoint`` see it, and a call costs nothing more.
 
+What it costs: a block that keeps what it made of its first input (a mask, a scale) trains by torch's default
+and ends in ``A different number of tensors was saved`` by ours (F72), for the recomputation does not make it
+again. That shows in the backward, when it is too late for the other variant. Make it under
+``torch.no_grad()``, which changes no gradient that torch's default has, or pass ``use_reentrant=True``.
+
 Upstream: https://github.com/pytorch/pytorch/pull/100551 (the warning),
 https://github.com/pytorch/pytorch/pull/116710 (kept a warning),
 https://github.com/huggingface/pytorch-image-models/pull/2394 (timm's own answer)
