@@ -61,9 +61,9 @@ def test_list_says_once_what_is_wrong_with_the_catalog(tmp_path: Path) -> None:
 
 
 def test_list_says_what_the_import_has_kept_to_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    broken = read(default_path())._replace(problems=(Problem("compat.toml", "it is broken", "Mend it"),))
+    broken = read(default_path())._replace(problems=(Problem("compat.toml", "it is broken", "Correct it"),))
     assert listing.listing(broken, language.Words("en")) == 1
-    assert "compat.toml: it is broken. Mend it" in capsys.readouterr().err
+    assert "compat.toml: it is broken. Correct it" in capsys.readouterr().err
 
 
 def test_doctor_without_torch_says_that_this_is_the_wrong_python() -> None:

@@ -24,7 +24,7 @@ HEAD = 4096  # bytes that say what it is
 UNPACKED = 2 << 30  # of one file, at most
 MEMBERS = 256  # of one archive
 MEMORY = 256 << 20  # that xz may ask for
-PATIENCE = 3.0  # seconds until a pipe has somebody who writes to it
+PATIENCE = 3.0  # seconds until a pipe has a writer
 _UTF16 = ((codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 _PACKED: tuple[tuple[bytes, Callable[[BinaryIO], BinaryIO]], ...] = (
     (b"\x1f\x8b", lambda stream: cast(BinaryIO, gzip.GzipFile(fileobj=stream))),
@@ -61,7 +61,7 @@ def opened(path: str) -> BinaryIO:
     """A log, to be read.
 
     Raises:
-        OSError: it cannot be; or it is a pipe, and nobody has opened it to write for ``PATIENCE`` seconds.
+        OSError: it cannot be; or it is a pipe, and has had no writer for ``PATIENCE`` seconds.
     """
     if not stat.S_ISFIFO(os.stat(path).st_mode):
         return _open(path)
