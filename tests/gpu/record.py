@@ -73,7 +73,8 @@ def short(said: dict[str, Any]) -> str:
     if "wrong" in said:
         return f"{said['wrong']}/{said['reductions']}"
     if "peak_mib" in said and "off" not in said:
-        return f"{said['peak_mib']} MiB, {said['seconds'] * 1000:.0f} ms"
+        counts = [f"{said[name]} {name}" for name in ("kernels", "waits", "calls") if name in said]
+        return ", ".join([f"{said['peak_mib']} MiB", f"{said['seconds'] * 1000:.0f} ms", *counts])
     off = said["off"]
     return f"missing {off.split()[0]}" if isinstance(off, str) else f"{off:.2g}"
 

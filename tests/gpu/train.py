@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ if "--patched" in sys.argv:
 import torch
 import transformers
 from torch import distributed
+
+from bench.python_calls import python_calls
 
 SIZES = {
     # hidden, layers, width of the MLP, width and depth of the tower, sides of an image in patches
@@ -71,9 +74,25 @@ def main() -> None:
     peak = torch.cuda.max_memory_allocated() / 2**20
     if rank == 0:
         timed = seconds[WARM:] or seconds
-        print(json.dumps({"losses": losses, "peak_mib": round(peak), "seconds": statistics.median(timed)}))
+        said = {"losses": losses, "peak_mib": round(peak), "seconds": statistics.median(timed)}
+        print(json.dumps({**said, **(counted(run) if cell.steps > WARM else {})}))
     if distributed.is_initialized():
         distributed.destroy_process_group()
+
+
+def counted(run: Callable[..., Any]) -> dict[str, int]:
+    """What a step asks of the GPU and of Python: the same on a busy machine, where its time is not."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        run(keep=False)
+        torch.cuda.synchronize()
+    times = {each.key: each.count for each in seen.key_averages()}
+    return {
+        "kernels": sum(count for name, count in times.items() if name.startswith("cudaLaunchKernel")),
+        "waits": times.get("cudaStreamSynchronize", 0),
+        "calls": python_calls(lambda: run(keep=False)),
+    }
 
 
 def made(cell: Cell) -> Any:
