@@ -101,6 +101,7 @@ KINDS = [
     ("My run stops\nThe ModuleNotFoundError goes on whatever I install", "environment"),
     ("Exception has occurred: AssertionError\nAssertionError: ", "check"),
     ("My run stops\n'NoneType' object has no attribute 'quux'", "missing"),
+    ('It looks like vla model has no attribute "module" in my run.', "versions"),
     ("My run stops\nassert self.token_id is not None\nwhy?", "missing"),
     ("My run stops\nit says that 'dict' object is not callable, why?", "other-type"),
     ("# 训练报错KeyError: 'question'\n使用两张卡", "data"),

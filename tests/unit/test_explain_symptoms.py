@@ -331,9 +331,14 @@ def test_texts(text: str, id_: str | None) -> None:
         ),
         ("ValueError: You can't train a model that has been loaded in 8-bit precision", "quantized"),
         ("safetensors_rust.SafetensorError: Error while deserializing header: HeaderTooLarge", "broken-file"),
+        (
+            "AttributeError: module 'transformers_modules.x.tokenization_x' has no attribute 'XTokenizer'",
+            "broken-file",
+        ),
         ("OSError: x is not a local folder and is not a valid model identifier listed on", "hub"),
         ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
         ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
+        ('It says "torch._dynamo.exc.Unsupported: hasattr ConstDictVariable to"', "extension"),
         ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
         (
             "ValueError: loaded state dict contains a parameter group that doesn't match the size of "
