@@ -338,6 +338,7 @@ def test_texts(text: str, id_: str | None) -> None:
         ("OSError: x is not a local folder and is not a valid model identifier listed on", "hub"),
         ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
         ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
+        ("A small model of pictures is always getting OOM, yet a larger one works!", "out-of-memory"),
         ('It says "torch._dynamo.exc.Unsupported: hasattr ConstDictVariable to"', "extension"),
         ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
         (

@@ -638,6 +638,8 @@ TOLD = [
     ("Fine-tuning ends with a SIGKILL on all ranks and no other message.", "killed"),
 ]
 MAYBE = [
+    ("RuntimeError: size mismatch when we train with llama (deepspeed zero3)", "F24"),
+    ("The `size mismatch` error for loading a model that was trained with ZeRO3", "F25"),
     ("全参数微调 MiniCPM-V，单图的数据集训练正常，遇到多图的数据集训练卡住", "F11"),
     (
         "Training LLaVA with the vision encoder trainable under zero2 gets stuck; with the encoder frozen it "
