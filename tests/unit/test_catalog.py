@@ -119,6 +119,13 @@ def test_a_file_that_is_no_catalog(tmp_path: Path, text: bytes, says: str) -> No
 def test_no_file(tmp_path: Path) -> None:
     found = read(str(tmp_path / "compat.toml"))
     assert "cannot be read" in found.problems[0].what
+    assert "Reinstall" in found.problems[0].remedy
+
+
+def test_a_file_in_an_archive(tmp_path: Path) -> None:
+    (tmp_path / "vlmpatch.zip").touch()
+    found = read(str(tmp_path / "vlmpatch.zip" / "compat.toml"))
+    assert "Unpack the archive" in found.problems[0].remedy
 
 
 toml_values = st.recursive(

@@ -3,9 +3,11 @@ from __future__ import annotations
 import ast
 import contextlib
 import hashlib
+import importlib
 import io
 import sys
 import tokenize
+import zipfile
 from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
@@ -136,6 +138,21 @@ def test_an_editable_install_has_a_finder_of_its_own(tmp_path: Path, monkeypatch
     assert locate("ed") == str(tmp_path / "__init__.py")
     assert locate("ed.absent") is None
     assert locate("other") is None
+
+
+def test_the_source_of_a_module_in_a_zip_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = tmp_path / "packed.zip"
+    with zipfile.ZipFile(archive, "w") as made:
+        made.writestr("in_an_archive/__init__.py", "")
+        made.writestr("in_an_archive/part.py", SOURCE)
+    monkeypatch.syspath_prepend(str(archive))
+    module = importlib.import_module("in_an_archive.part")
+    code = of_module(module)
+    assert code.function("plain") is not None
+    assert code.path == str(archive / "in_an_archive" / "part.py")
+    monkeypatch.setattr(module, "__loader__", None)
+    with pytest.raises(NoSource, match=r"part\.py"):
+        of_module(module)
 
 
 def test_unreadable_source(tmp_path: Path) -> None:

@@ -41,6 +41,11 @@ def read(path: str) -> Catalog:
         with open(path, "rb") as handle:
             source = handle.read()
         data = _toml(source)
+    except NotADirectoryError as error:
+        problem = Problem(
+            path, f"cannot be read ({error.strerror})", "Unpack the archive that vlmpatch lies in"
+        )
+        return Catalog(path, {}, {}, (problem,))
     except OSError as error:
         problem = Problem(path, f"cannot be read ({error.strerror})", "Reinstall vlmpatch")
         return Catalog(path, {}, {}, (problem,))

@@ -166,12 +166,22 @@ def of_module(module: ModuleType) -> Code:
     """The source of an imported module.
 
     Raises:
-        NoSource: it has none on disk.
+        NoSource: it has none on disk, nor in an archive.
     """
     path = getattr(module, "__file__", None)
     if not isinstance(path, str) or not path:
         raise NoSource(f"{module.__name__} has no source file")
-    return of_file(module.__name__, path)
+    archived = None if os.path.exists(path) else _archived(module)
+    return of_file(module.__name__, path) if archived is None else Code(module.__name__, path, archived)
+
+
+def _archived(module: ModuleType) -> str | None:
+    """What its loader says, as for a module in a zip file that is on ``sys.path``."""
+    try:
+        found = module.__loader__.get_source(module.__name__)  # type: ignore[union-attr]
+    except (AttributeError, ImportError, OSError, SyntaxError, ValueError):
+        return None
+    return found if isinstance(found, str) else None
 
 
 def of_file(name: str, path: str) -> Code:
