@@ -211,6 +211,20 @@ def test_a_warning_is_no_answer_where_the_title_says_that_something_else_fails()
     assert "F5" in {each.id for each in found.perhaps}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'and it reports TypeError: quux() got an unexpected keyword argument "x"',
+        'the model has no attribute "quux"',
+        "then an OutOfMemoryError, every time",
+    ],
+)
+def test_the_line_that_names_the_exception_is_the_one_shown(line: str) -> None:
+    first = of(f"# My training stops\n\nAfter some steps\n{line}\nand that is all").first
+    assert first is not None
+    assert first.line == line
+
+
 def test_a_disk_is_no_part_of_a_program() -> None:
     assert page(traceback(frame("/data/me/proj/src/steps.py", "run"), last="ZeroDivisionError: by 0")) == ""
     assert page(traceback(frame("/me/proj/data/steps.py", "run"), last="ZeroDivisionError: by 0")) == "data"

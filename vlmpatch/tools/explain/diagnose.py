@@ -390,7 +390,9 @@ def _grounded(
         ]
     elif hit is None or (hit.failure.foreign and hit.symptom.kind == "echo"):
         title = _title(loose)
-        pages = [(read.quoted(each, "" if number else title), each) for number, each in enumerate(loose)]
+        for number, each in enumerate(loose):
+            page, line = read.quoted(each, "" if number else title)
+            pages.append((page, each._replace(line=line or each.line)))
         if findings.cut:
             pages.append((read.cut(findings.cut), findings.cut))
         pages += [(read.titled(title), each) for each in loose[:1]]

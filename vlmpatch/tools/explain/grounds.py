@@ -106,41 +106,46 @@ class Grounds(NamedTuple):
         """The page that a traceback without its exception leads to by the part it is in, or nothing."""
         return self.within.get(self._part(message.text), "")
 
-    def quoted(self, message: Message, title: str) -> str:
-        """The page of an exception that a person quotes, in the title before elsewhere; or nothing."""
+    def quoted(self, message: Message, title: str) -> tuple[str, str]:
+        """The page of an exception that a person quotes, in the title before elsewhere, and its line."""
         part = self._part(message.text)
         for text in (title, message.text):
             for match in _QUOTED.finditer(text):
                 before = text[: match.start()].rpartition("\n")[2]
                 if page := self._page(match[1], said(text[match.start() :]), part, before):
-                    return page
+                    return page, _line(text, match.start())
         for match in _NAMED.finditer(title):
             error = match[1].replace(" ", "").lower()
             # A key stands behind a colon: other words after a KeyError are no key.
             words = "" if error == "keyerror" else title[match.end() :]
             if page := self._page(error, words, part, title):
-                return page
-        return self._unnamed(message.text, part) or self._classed(message.text, part)
+                return page, title
+        page, at = self._unnamed(message.text, part)
+        if not page:
+            page, at = self._classed(message.text, part)
+        return page, _line(message.text, at)
 
     def titled(self, title: str) -> str:
         """The page that words of ``title`` lead to, which names no exception; or nothing."""
         return self._page("", title, "", "") if title else ""
 
-    def _unnamed(self, text: str, part: str) -> str:
-        """The page of what a line of ``text`` says that only one kind of exception says."""
+    def _unnamed(self, text: str, part: str) -> tuple[str, int]:
+        """The page of what a line of ``text`` says that only one kind of exception says, and where."""
         lower = f"\n{text.lower()}"
         for error, phrases in self.says_of.items():
             for at in filter(lambda at: at >= 0, map(lower.find, phrases)):
                 begin = lower.rfind("\n", 0, at + 1)
                 words = said(text[begin:])
                 if page := self._page(error, words, part, words):
-                    return page
-        return ""
+                    return page, begin
+        return "", 0
 
-    def _classed(self, text: str, part: str) -> str:
-        """The page of a class that ``text`` names and that says enough by itself."""
-        names = (match[1] for match in _CLASS.finditer(text) if match[1] not in _VAGUE)
-        return next(filter(None, (self._page(name, "", part, "") for name in names)), "")
+    def _classed(self, text: str, part: str) -> tuple[str, int]:
+        """The page of a class that ``text`` names and that says enough by itself, and where."""
+        for match in _CLASS.finditer(text):
+            if match[1] not in _VAGUE and (page := self._page(match[1], "", part, "")):
+                return page, match.start()
+        return "", 0
 
     def _page(self, error: str, said: str, part: str, line: str) -> str:
         return next((each.page for each in self.listed if each.fits(error, said, part, line)), "")
@@ -152,6 +157,11 @@ class Grounds(NamedTuple):
                 if any(sign in frame for sign in signs):
                     return part
         return ""
+
+
+def _line(text: str, at: int) -> str:
+    """The line of ``text`` that ``at`` is in."""
+    return text[text.rfind("\n", 0, at) + 1 :].partition("\n")[0]
 
 
 def code(text: str) -> str:
