@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vlmpatch.engine.engine import Engine
 
 _lock = RLock()
-_engine: Engine | None = None
+_engine: Engine | None = globals().get("_engine")  # who reloads this in a notebook starts no second one
 
 
 class LazyFinder:

@@ -49,6 +49,20 @@ def test_the_first_start_compiles_and_later_ones_only_stand_guard(checkout: Path
     assert python(checkout, AWAKE) == "False"
 
 
+RELOADED = """
+import importlib, sys, types
+import vlmpatch
+states = vlmpatch.status()
+for name in sorted(name for name in sys.modules if name.partition(".")[0] == "vlmpatch"):
+    importlib.reload(sys.modules[name])
+print(vlmpatch.status() == states, sum(type(each).__name__ == "Hooks" for each in sys.meta_path))
+"""
+
+
+def test_a_notebook_that_reloads_everything_has_one_engine(checkout: Path) -> None:
+    assert python(checkout, RELOADED) == "True 1"
+
+
 @pytest.mark.parametrize("way", ["no byte code", "a folder that takes none"])
 def test_where_the_checkout_is_not_written_the_users_cache_is(checkout: Path, way: str) -> None:
     environ = {"PYTHONDONTWRITEBYTECODE": "1"} if way == "no byte code" else {}
