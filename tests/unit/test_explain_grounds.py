@@ -225,6 +225,13 @@ def test_the_line_that_names_the_exception_is_the_one_shown(line: str) -> None:
     assert first.line == line
 
 
+def test_what_ends_while_an_adapter_is_made_is_about_its_targets_and_a_forward_is_not() -> None:
+    made = "Tuning of the tower\n" + frame(f"{ROOT}/peft/mapping.py", "get_peft_model")
+    run = "Tuning of the tower\n" + frame(f"{ROOT}/peft/peft_model.py", "forward")
+    assert page(made) == "lora-targets"
+    assert page(run) == ""
+
+
 def test_a_disk_is_no_part_of_a_program() -> None:
     assert page(traceback(frame("/data/me/proj/src/steps.py", "run"), last="ZeroDivisionError: by 0")) == ""
     assert page(traceback(frame("/me/proj/data/steps.py", "run"), last="ZeroDivisionError: by 0")) == "data"
