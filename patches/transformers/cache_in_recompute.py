@@ -30,6 +30,8 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
+# Lengths after a forward, by layer. In no closure, for dynamo takes those of a traced cache apart.
+_known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
 KEYS, VALUES, LAYER = Argument(0, "key_states"), Argument(1, "value_states"), Argument(2, "layer_idx")
 
 
@@ -46,7 +48,6 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     in_backward = torch._C._current_graph_task_id
     compiling = getattr(getattr(torch, "compiler", None), "is_compiling", bool)
-    known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()  # lengths after a forward, by layer
 
     def update(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if compiling():
@@ -54,9 +55,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
         layer = LAYER.of(args, kwargs)
         if in_backward() == -1:
             result = original(self, *args, **kwargs)
-            known.setdefault(self, {})[layer] = result[0].shape[-2]
+            _known.setdefault(self, {})[layer] = result[0].shape[-2]
             return result
-        length = known.get(self, {}).get(layer) if torch.is_grad_enabled() else None
+        length = _known.get(self, {}).get(layer) if torch.is_grad_enabled() else None
         again = _as_in_forward(self, length, KEYS.of(args, kwargs), VALUES.of(args, kwargs), layer)
         return original(self, *args, **kwargs) if again is None else again
 

@@ -135,3 +135,38 @@ def test_nothing_of_ours_begins_a_graph_that_torch_would_not(imported: str) -> N
     assert patched.split()[0] == "112.0"
     assert bare.split()[0] == "2.0"
     assert patched.split()[1:] == bare.split()[1:]
+
+
+# A method wrapped where it is inherited from, of objects that are made while a trace runs.
+INHERITED = """
+import torch
+from vlmpatch.journal.journal import Journal
+
+class Base:
+    def helped(self, x):
+        return x + 1
+
+class Heir(Base):
+    pass
+
+class Below(Heir):
+    pass
+
+def step(x):
+    return Base().helped(x), Heir().helped(x), Below().helped(x)
+
+def more(original, self, /, *args, **kwargs):
+    return original(self, *args, **kwargs) + 10
+
+Journal().wrap("p", Heir, "helped", more)
+compiled = torch.compile(step, fullgraph=True, backend="eager")
+print(*(float(each[0]) for each in compiled(torch.ones(2))))
+"""
+
+
+def test_an_inherited_method_is_traced_for_its_heirs() -> None:
+    stack = envs.read_stacks()["tf457-ds0182"]
+    envs.make(stack)
+    done = launch.run(stack, ["python", "-W", "ignore", "-c", INHERITED], limit=180)
+    assert done.rc == 0, str(done)
+    assert "2.0 12.0 12.0" in done.output.splitlines()

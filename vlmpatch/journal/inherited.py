@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from vlmpatch.journal.tracing import own_code
+from vlmpatch.journal.tracing import answers_while_traced, own_code
 
 
 def home(owner: Any, name: str) -> type | None:
@@ -29,12 +29,15 @@ def for_calls_on(heir: type, wrapper: Callable[..., Any]) -> Callable[..., Any]:
     """``wrapper`` for objects of ``heir``, which it does not keep alive; nothing for others."""
     known = weakref.ref(heir)
 
+    def inherits(cls: type) -> bool:
+        return (heir := known()) is not None and issubclass(cls, heir)
+
     def for_heirs(original: Any, self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        cls = known()
-        if cls is None or not issubclass(type(self), cls):
+        if not inherits(type(self)):
             return original(self, *args, **kwargs)
         return wrapper(original, self, *args, **kwargs)
 
+    answers_while_traced(inherits)
     for_heirs.__wrapped__ = wrapper  # type: ignore[attr-defined]
     return own_code(for_heirs)
 

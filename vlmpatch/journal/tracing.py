@@ -23,6 +23,14 @@ def own_code(function: Callable[..., Any]) -> FunctionType:
     return function
 
 
+def answers_while_traced(function: Callable[..., Any]) -> None:
+    """Have dynamo call ``function`` as it traces, and take the answer for a constant.
+
+    As ``torch.compiler.assume_constant_result`` does it, for which torch would have to be imported.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def leave_alone(functions: Iterable[Any], original: Any) -> None:
     """Have dynamo begin no graph with ``functions``, if it is loaded and would begin none with ``original``.
 
