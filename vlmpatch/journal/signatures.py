@@ -89,6 +89,8 @@ def _unlike(mine: Parameter, place: int, theirs: list[Parameter]) -> str:
         other = next((each for each in theirs if each.name == mine.name), None)
     else:
         other = theirs[place] if place < len(theirs) else None
+    if other is not None and other.name == mine.name and other.kind is not mine.kind:
+        return f"its {mine.name} is {mine.kind.description}, where that has it {other.kind.description}"
     if other is None or not _is(mine, other):
         there = "nothing" if other is None else str(other).partition(":")[0].partition("=")[0].strip()
         return f"it names {mine.name} where that has {there}"
