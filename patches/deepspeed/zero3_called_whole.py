@@ -24,7 +24,7 @@ import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
@@ -43,7 +43,7 @@ TRAINED = (
     "returned and not the model itself; for a call that is not trained through use torch.no_grad()."
 )
 
-_handles: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
+_hooked: WeakKeyDictionary[Any, Hooked] = WeakKeyDictionary()
 _taken: WeakSet[Any] = WeakSet()  # what an engine has, and gathers for
 
 
@@ -77,8 +77,8 @@ def taken(original: Callable[..., Any], self: Any, /, module: Any, *args: Any, *
     """An engine takes ``module``: it gathers from now on."""
     for part in module.modules():
         _taken.add(part)
-        for handle in _handles.pop(part, ()):
-            handle.remove()
+        if (hooked := _hooked.pop(part, None)) is not None:
+            hooked.remove()
     original(self, module, *args, **kwargs)
 
 
@@ -86,6 +86,31 @@ def lacks(module: Any) -> bool:
     """Whether ``module`` has a parameter that is not here and that no engine gathers."""
     others = (part for part in module.modules() if part not in _taken)
     return any(absent(parameter) for part in others for parameter in part._parameters.values())
+
+
+class Hooked:
+    """The hooks of one module; it is gone when the module is, and the journal forgets them."""
+
+    def __init__(self, module: Any) -> None:
+        self._module: Callable[[], Any] = ref(module)
+        self._handles: list[Any] = []
+
+    def before(self, function: Callable[..., Any]) -> Any:
+        """Have ``function`` called before each call."""
+        return self._keep(self._module().register_forward_pre_hook(function))
+
+    def after(self, function: Callable[..., Any]) -> Any:
+        """Have ``function`` called after each call, whichever way it ends."""
+        return self._keep(self._module().register_forward_hook(function, always_call=True))
+
+    def remove(self) -> None:
+        """Have nothing called any more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _keep(self, handle: Any) -> Any:
+        self._handles.append(handle)
+        return handle
 
 
 class Calls:
@@ -98,26 +123,23 @@ class Calls:
 
     def watch(self, module: Any) -> None:
         """Be there before and after each call of ``module``."""
-        if module in _handles or next(module.parameters(), None) is None:
+        if module in _hooked or next(module.parameters(), None) is None:
             return
         self.process = os.getpid()
-        kept = _handles[module] = []
+        hooked = _hooked[module] = Hooked(module)
 
         # A deep copy (PEFT makes one of each module it trains whole) takes the hooks along, and nobody
         # removes them there: it was not made under zero.Init, and is no business of ours.
         def before(module: Any, args: Any) -> None:
-            if module in _handles:
+            if module in _hooked:
                 self.enter(module)
 
         def after(module: Any, args: Any, output: Any) -> None:
-            if module in _handles:
+            if module in _hooked:
                 self.leave()
 
-        for register, function, more in (
-            (module.register_forward_pre_hook, before, {}),
-            (module.register_forward_hook, after, {"always_call": True}),
-        ):
-            self.patch.hook(_keeping(register, kept), function, **more)
+        self.patch.hook(hooked.before, before)
+        self.patch.hook(hooked.after, after)
 
     def enter(self, module: Any) -> None:
         """A call of ``module`` begins."""
@@ -153,11 +175,3 @@ class Calls:
         if self.frames:
             with importlib.import_module("torch")._C.DisableTorchFunction():
                 self.frames.pop().close()
-
-
-def _keeping(register: Callable[..., Any], kept: list[Any]) -> Callable[..., Any]:
-    def registered(function: Callable[..., Any], **more: Any) -> Any:
-        kept.append(register(function, **more))
-        return kept[-1]
-
-    return registered
