@@ -6,6 +6,8 @@ import marshal
 import os
 import shutil
 import sys
+import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -28,11 +30,11 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def python(checkout: Path, code: str, **environ: str) -> str:
+def python(checkout: Path, code: str, *flags: str, **environ: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("VLMPATCH_", "PYTHON"))}
     kept |= {"XDG_CACHE_HOME": str(checkout / "cache"), **environ}
     done = completed(
-        [sys.executable, "-c", code],
+        [sys.executable, *flags, "-c", code],
         env={**kept, "PYTHONPATH": str(checkout)},
         cwd="/",
     )
@@ -47,6 +49,50 @@ def test_the_first_start_compiles_and_later_ones_only_stand_guard(checkout: Path
     assert python(checkout, AWAKE) == "True"
     assert (checkout / "__pycache__" / "compat.index").is_file()
     assert python(checkout, AWAKE) == "False"
+
+
+TORCH = """
+def checkpoint(function, *args, use_reentrant=None, **kwargs):
+    if use_reentrant is None:
+        use_reentrant = True
+    return use_reentrant
+
+
+def checkpoint_sequential(functions, segments, input, use_reentrant=None, **kwargs):
+    if use_reentrant is None:
+        use_reentrant = True
+    return use_reentrant
+"""
+ASKED = """
+import sys
+sys.path[:0] = {paths}
+import vlmpatch
+import torch.utils.checkpoint as module
+print(module.checkpoint(print), vlmpatch.status()["torch-checkpoint-default"].state.value)
+vlmpatch.undo()
+print(module.checkpoint(print))
+"""
+FLAGS = [(), ("-O",), ("-OO",), ("-I",), ("-S",), ("-I", "-S", "-OO"), ("-bb", "-W", "error"), ("-X", "dev")]
+
+
+@pytest.mark.parametrize("archived", [False, True], ids=["in a folder", "in a zip file"])
+@pytest.mark.parametrize("flags", FLAGS, ids=" ".join)
+def test_a_target_is_patched_whatever_python_is_told(
+    checkout: Path, flags: tuple[str, ...], archived: bool
+) -> None:
+    files = {"torch/__init__.py": "", "torch/utils/__init__.py": "", "torch/utils/checkpoint.py": TORCH}
+    (checkout / "installed" / "torch-2.8.0.dist-info").mkdir(parents=True)
+    metadata = checkout / "installed" / "torch-2.8.0.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.8.0\n")
+    with zipfile.ZipFile(checkout / "packed.zip", "w") as packed:
+        for name, text in files.items():
+            packed.writestr(name, text)
+    if not archived:
+        with zipfile.ZipFile(checkout / "packed.zip") as packed:
+            packed.extractall(checkout / "installed")
+    paths = [checkout, checkout / "installed", checkout / "packed.zip", sysconfig.get_path("purelib")]
+    code = ASKED.format(paths=[*map(str, paths)])
+    assert python(checkout, code, *flags, VLMPATCH_LOG="off").split() == ["False", "applied", "True"]
 
 
 RELOADED = """
