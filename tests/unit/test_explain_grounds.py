@@ -232,6 +232,16 @@ def test_what_ends_while_an_adapter_is_made_is_about_its_targets_and_a_forward_i
     assert page(run) == ""
 
 
+def test_a_title_that_may_be_ours_does_not_hide_the_part_that_a_traceback_is_cut_in() -> None:
+    title = (
+        "# processing_some IndexError: index 0 is out of bounds for dimension 0 with size 0\n\nwe see this\n"
+    )
+    cut = "Traceback (most recent call last):\n" + TRAIN
+    inside = frame(f"{ROOT}/transformers/models/some/processing_some.py", "__call__").rstrip("\n")
+    assert page(title + cut + inside) == "data"
+    assert of(title).hit is None
+
+
 def test_a_disk_is_no_part_of_a_program() -> None:
     assert page(traceback(frame("/data/me/proj/src/steps.py", "run"), last="ZeroDivisionError: by 0")) == ""
     assert page(traceback(frame("/me/proj/data/steps.py", "run"), last="ZeroDivisionError: by 0")) == "data"

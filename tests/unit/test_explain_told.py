@@ -639,11 +639,14 @@ TOLD = [
     ("Both of our scripts show error code -11 when we train the merger.", "crash"),
     ("这次不是显存，是内存一直涨", "killed"),
     ("训练到第四千步时显存会爆掉", "out-of-memory"),
+    ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
     ("Fine-tuning the 7B model with LoRA got three times slower with ZeRO-3.", "slow"),
     ("A communication error when we train on four nodes, one node is fine.", "network"),
     ("With use_reentrant=False it works, thank you.", "F6"),
+    ("Let us drop back to deepspeed 0.8, the issue with 0.9 is not understood.", "versions"),
+    ("ms-swift 从 2.0 升级到 3.0 版本后，原来的训练脚本无法运行", "versions"),
     ("resume_from_checkpoint does not work with deepspeed here", "no-state"),
     ("RuntimeError: size mismatch when we train with llama (deepspeed zero3)", "F24"),
     ("The `size mismatch` error for loading a model that was trained with ZeRO3", "F25"),

@@ -378,9 +378,13 @@ def _grounded(
     findings: _Findings, hits: list[Hit], unknown: list[Message], hit: Hit | None, first: Message | None
 ) -> tuple[Failure | None, Message | None]:
     """What the kind of an error says that no symptom knows, and where; never against what may be ours."""
-    if any(each.symptom.kind in ("perhaps", "cut") and not each.failure.foreign for each in hits):
-        return None, None
     read, loose = grounds.read(), findings.loose
+    ours = [each for each in hits if each.symptom.kind in ("perhaps", "cut") and not each.failure.foreign]
+    if ours:
+        # What a person quotes elsewhere came from within the frame that a traceback is cut in.
+        apart = first is not None and first.cut and all(each.message is not first for each in ours)
+        page = read.cut(first) if first is not None and apart else ""
+        return (findings.known[page], first) if page in findings.known else (None, None)
     pages: list[tuple[str, Message]] = []
     if hit is None and first is not None and first.error:
         # A title says it before the traceback does, which says where.
