@@ -14,6 +14,8 @@ from typing import Any
 
 from vlmpatch.journal.tracing import answers_while_traced, own_code
 
+ASKED = "__vlmpatch_asked__"
+
 
 def home(owner: Any, name: str) -> type | None:
     """The class of the owner's package from which it inherits the plain method ``name``, if there is one."""
@@ -38,8 +40,15 @@ def for_calls_on(heir: type, wrapper: Callable[..., Any]) -> Callable[..., Any]:
         return wrapper(original, self, *args, **kwargs)
 
     answers_while_traced(inherits)
-    for_heirs.__wrapped__ = wrapper  # type: ignore[attr-defined]
-    return own_code(for_heirs)
+    made = own_code(for_heirs)
+    vars(made)[ASKED] = wrapper
+    return made
+
+
+def layers(wrapper: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+    """``wrapper``, and the one it was made of by ``for_calls_on``."""
+    asked = getattr(wrapper, ASKED, None)
+    return (wrapper,) if asked is None else (wrapper, asked)
 
 
 def _package(cls: type) -> str:

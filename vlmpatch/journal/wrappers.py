@@ -13,6 +13,7 @@ from types import ClassMethodDescriptorType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from vlmpatch.journal.aliases import Name, beside, everywhere, is_of_the_package, own_name
+from vlmpatch.journal.inherited import layers
 from vlmpatch.journal.locations import ABSENT, Attribute, Location, chain, path
 from vlmpatch.journal.overrides import Override
 from vlmpatch.journal.tracing import leave_alone, own_code
@@ -147,7 +148,7 @@ class WrapperChain:
         self._between = []
         for link in active:
             below = self._original if head[0] is _through else _linked(*head)
-            self._between += [below, *chain(link.wrapper)]
+            self._between += [below, *layers(link.wrapper)]
             head = (link.wrapper, below)
         self.trace_as_original()
         self._head[0] = head
