@@ -104,8 +104,12 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         held = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         changed = {n: new for n, item in held.items() if (new := mapped(item, function)) is not item}
-        made = copy.copy(value)
-        for name, new in changed.items():
-            object.__setattr__(made, name, new)  # it may be frozen
-        return made if changed else value
+        return _with(value, changed) if changed else value
     return value
+
+
+def _with(value: Any, changed: dict[str, Any]) -> Any:
+    made = copy.copy(value)
+    for name, new in changed.items():
+        object.__setattr__(made, name, new)  # it may be frozen
+    return made
