@@ -494,6 +494,20 @@ def _reentrantly(encoder: Any, hidden: torch.Tensor) -> torch.Tensor:
     return hidden
 
 
+def attention_chosen(cell: Cell, folder: Path) -> Gradients:
+    """The script says which attention SDPA takes, around the forward alone."""
+    attention = importlib.import_module("torch.nn.attention")
+    model = loading.prepare(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    batches = samples.make_batches(cell, folder, dist.get_rank())
+    with attention.sdpa_kernel(attention.SDPBackend.MATH):
+        losses = [engine.forward(batch) for batch in batches]
+    engine.backward(torch.stack(losses).sum())
+    found = recording.gradients(engine, model)
+    check(found, plain(cell, folder))
+    return found
+
+
 def causal_task(cell: Cell, folder: Path) -> Gradients:
     """LoRA with a ``task_type``, as ms-swift and LLaMA-Factory say it, on a model with code of its own."""
     model = loading.add_lora(loading.load(cell, folder), vision=True, task="CAUSAL_LM")
@@ -937,6 +951,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "own_answer": own_answer,
     "keyword_blocks": keyword_blocks,
     "own_reentrant": own_reentrant,
+    "attention_chosen": attention_chosen,
     "causal_task": causal_task,
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,
