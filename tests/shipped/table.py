@@ -163,7 +163,7 @@ def line_of(program: Program, engine: str, right: Ended, bare: Bare, patched: En
 def _said(program: Program, right: Ended, run: Ended) -> tuple[str, bool]:
     """How far a run is from the reference, or how it ended; and whether that is right."""
     apart = distance(run, right)
-    return (ending(run), False) if apart is None else (_short(apart), apart <= program.alike)
+    return (ending(run, right), False) if apart is None else (_short(apart), apart <= program.alike)
 
 
 def distance(run: Ended, right: Ended) -> float | None:
@@ -175,9 +175,10 @@ def distance(run: Ended, right: Ended) -> float | None:
     return programs.difference(run.result, right.result)
 
 
-def ending(run: Ended) -> str:
-    """How a run ended, in a line without a place of this machine."""
-    found = [error for error in ERROR.findall(run.output) if not PEER.search(error)]
+def ending(run: Ended, right: Ended) -> str:
+    """How a run ended, in a line without a place of this machine; ``right`` went on after what it printed."""
+    caught = set(ERROR.findall(right.output))
+    found = [error for error in ERROR.findall(run.output) if not PEER.search(error) and error not in caught]
     if not found:
         return "hangs" if run.rc else "does not train"
     return PLACE.sub("", found[0]).partition(". ")[0].strip()[:LONGEST].strip()

@@ -76,7 +76,13 @@ def test_a_program_may_have_to_be_right_to_the_last_bit() -> None:
     ],
 )
 def test_how_a_run_ended_is_a_line_without_a_place(output: str, said: str) -> None:
-    assert table.ending(died(output)) == said
+    assert table.ending(died(output), trained()) == said
+
+
+def test_what_the_reference_printed_too_did_not_end_a_run() -> None:
+    caught = "TypeError: object of type 'NoneType' has no len()"
+    right = trained()._replace(output=caught)
+    assert table.ending(died(f"{caught}\nRuntimeError: ready twice"), right) == "RuntimeError: ready twice"
 
 
 def test_each_patch_that_warned_is_named_once() -> None:
