@@ -232,6 +232,22 @@ def test_what_ends_while_an_adapter_is_made_is_about_its_targets_and_a_forward_i
     assert page(run) == ""
 
 
+@pytest.mark.parametrize(
+    ("path", "function", "id_"),
+    [
+        ("transformers/hf_argparser.py", "parse_args_into_dataclasses", "configuration"),
+        ("torch/distributed/rendezvous.py", "_create_c10d_store", "network"),
+        ("bitsandbytes/nn/modules.py", "to", "quantized"),
+        ("transformers/models/auto/configuration_auto.py", "__getitem__", "versions"),
+        ("swift/llm/train/tuner.py", "get_multimodal_target_regex", "lora-targets"),
+    ],
+)
+def test_more_parts_say_what_a_traceback_that_is_cut_in_them_is_about(
+    path: str, function: str, id_: str
+) -> None:
+    assert page(CUT + frame(f"{ROOT}/{path}", function)) == id_
+
+
 def test_a_title_that_may_be_ours_does_not_hide_the_part_that_a_traceback_is_cut_in() -> None:
     title = (
         "# processing_some IndexError: index 0 is out of bounds for dimension 0 with size 0\n\nwe see this\n"

@@ -670,6 +670,9 @@ def test_an_attribute_that_is_not_there_is_another_releases_where_a_person_speak
         ("AttributeError: 'PreTrainedTokenizerFast' object has no attribute 'image_processor'", "tokenizer"),
         ("AssertionError: CPUAdam param is on cuda:0 and must be 'cpu'", "configuration"),
         ("E0617 api.py:874] failed (exitcode: -11) local_rank: 0 (pid: 5) of binary: python", "crash"),
+        ("(WorkerDict pid=5) *** SIGABRT received at time=1773825404 on cpu 49 ***", "crash"),
+        ("Invalid handle. Cannot load symbol cublasLtGetVersion", "environment"),
+        ("ValueError: There is no module or parameter named 'base_model' in Qwen2ForCausalLM", "server"),
     ],
 )
 def test_what_is_none_of_ours_has_its_family(message: str, id_: str) -> None:

@@ -642,6 +642,17 @@ TOLD = [
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
+    ("Fine-tuning\nSince version 0.12 of trl the usage of SFTTrainer has changed.", "versions"),
+    ("A training error\nafter we update trl to 0.15.2 it can work", "versions"),
+    ("LLaVA training\nThe new release of trl breaks our trainer.", "versions"),
+    ("Qwen 多卡微调报错\n我用的新模型，换成老模型就可以了", "versions"),
+    ("GRPO stops\nOnly one node can join: look at ray status on the head", "network"),
+    ("加载语音数据\ndataset_num_proc 大于 1 时，map 的时候一直卡", "data"),
+    ("FSDP: saving is broken for a sharded model with LoRA", "F91"),
+    ("With FSDP, PEFT asks for the state_dict of one rank, and hangs", "F83"),
+    ("混合多模态训练 MiniCPM-V，换模型可以跑起来", "F11"),
+    ("zero stage 3 dies after the evaluation: call model.train() before resuming", "evaluation-mode"),
+    ("A question\nOur LoRA run with zero has a higher memory usage than without", "out-of-memory"),
     ("Fine-tuning the 7B model with LoRA got three times slower with ZeRO-3.", "slow"),
     ("A communication error when we train on four nodes, one node is fine.", "network"),
     ("With use_reentrant=False it works, thank you.", "F6"),
