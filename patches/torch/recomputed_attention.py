@@ -21,49 +21,29 @@ Upstream: https://github.com/pytorch/pytorch/issues/147995 (the same of another 
 from __future__ import annotations
 
 import contextlib
-import inspect
-from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch
 
-# Where every non-reentrant call comes by; from torch 2.15 on the second calls the first.
-ENTRANCES = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
-ASKED = "forward_context, recompute_context = context_fn()"
+from .._shared.checkpoint_contexts import look_at_entrance, run_in
+
 BACKENDS = ("flash", "mem_efficient", "math", "cudnn", "overrideable")  # as torch._C spells them
 
 
 def look(code: Code) -> str | None:
-    """The non-reentrant variant must ask ``context_fn`` what it runs in."""
-    entrance = next(filter(None, map(code.function, ENTRANCES)), None)
-    if entrance is None or ASKED not in entrance:
-        raise Unrecognised(f"{code.module} does not ask context_fn what a non-reentrant call runs in")
+    """What a recomputation runs in must be open."""
+    look_at_entrance(code)
     return None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let the recomputation have the backends of its forward."""
-    name = next(entrance for entrance in ENTRANCES if hasattr(module, entrance))
-    names = list(inspect.signature(getattr(module, name)).parameters)
-    context_fn, debug = (Argument(names.index(each), each) for each in ("context_fn", "debug"))
-    traced = getattr(module, "_is_compiling", lambda *call: False)  # from torch 2.2 on
-
-    def enter(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        untouched = module.noop_context_fn
-        told = context_fn.of(args, kwargs, untouched) is not untouched
-        debugged = debug.of(args, kwargs) or getattr(module, "_checkpoint_debug_enabled", None)
-        if not (told or debugged or traced(original, args, kwargs)):
-            backends = Backends()
-            contexts = contextlib.nullcontext(), backends
-            args, kwargs = context_fn.replaced(args, kwargs, lambda: contexts)
-        return original(*args, **kwargs)
-
-    patch.wrap(module, name, enter)
+    run_in(patch, module, lambda: (contextlib.nullcontext(), Backends()))
 
 
-class Backends:
-    """Those that are on now. It may be entered again: a graph that is kept is recomputed at each backward."""
+class Backends(contextlib.AbstractContextManager[None]):
+    """Those that are on now, to be on again."""
 
     def __init__(self) -> None:
         self.chosen = _chosen()

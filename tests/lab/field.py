@@ -508,6 +508,54 @@ def attention_chosen(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def ends_in_script(cell: Cell, folder: Path) -> Gradients:
+    """Blocks whose last linear layer is inside of a scripted function, as fused ones are."""
+
+    last = torch.jit.script(_linear)
+
+    def linear(mlp: Any, hidden: torch.Tensor) -> Any:
+        inner = mlp.act_fn(mlp.gate_proj(hidden)) * mlp.up_proj(hidden)
+        return last(inner, mlp.down_proj.weight)
+
+    return _scripted(cell, folder, linear)
+
+
+def scripted_activation(cell: Cell, folder: Path) -> Gradients:
+    """Blocks that call a scripted function, new to TorchScript, for what two linear layers make."""
+    activation = torch.jit.script(_gated)
+
+    def mlp(mlp: Any, hidden: torch.Tensor) -> Any:
+        return mlp.down_proj(activation(mlp.gate_proj(hidden), mlp.up_proj(hidden)))
+
+    return _scripted(cell, folder, mlp)
+
+
+def _scripted(cell: Cell, folder: Path, forward: Callable[[Any, torch.Tensor], Any]) -> Gradients:
+    def make(cell: Cell, folder: Path) -> Any:
+        model = loading.prepare(cell, folder)
+        for module in model.modules():
+            if hasattr(module, "down_proj"):
+                module.forward = functools.partial(forward, module)
+        return model
+
+    model = make(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    batches = samples.make_batches(cell, folder, dist.get_rank())
+    engine.backward(torch.stack([engine.forward(batch) for batch in batches]).sum())
+    found = recording.gradients(engine, model)
+    check(found, plain(cell, folder, make=make))
+    return found
+
+
+def _linear(hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(hidden, weight)
+
+
+def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    shifted = gate + 1.0
+    return torch.nn.functional.gelu(shifted) * torch.sigmoid(shifted) * up
+
+
 def causal_task(cell: Cell, folder: Path) -> Gradients:
     """LoRA with a ``task_type``, as ms-swift and LLaMA-Factory say it, on a model with code of its own."""
     model = loading.add_lora(loading.load(cell, folder), vision=True, task="CAUSAL_LM")
@@ -952,6 +1000,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "keyword_blocks": keyword_blocks,
     "own_reentrant": own_reentrant,
     "attention_chosen": attention_chosen,
+    "ends_in_script": ends_in_script,
+    "scripted_activation": scripted_activation,
     "causal_task": causal_task,
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,
