@@ -25,7 +25,7 @@ _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
-    *("_CALL", "_KEY", "_QUOTED"),
+    *("_CALL", "_KEY", "_QUOTED", "_CLASS", "_MARKED", "_POINTED", "_TITLED"),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -56,10 +56,15 @@ def known() -> dict[str, Any]:
         "ownWords": [word.decode() for word in logs.OWN_WORDS],
         "ownLines": messages.OWN_LINES,
         "begun": diagnose._BEGUN,
+        "titleFails": vocabulary.read().stems(diagnose._FAILS),
+        "titleWarns": vocabulary.read().stems(diagnose._WARNS),
         "ownTraces": diagnose._OWN_TRACES,
         "chained": messages._CHAINED,
         "grounds": [_ground(each) for each in grounds.read().listed],
         "parts": grounds.read().parts,
+        "partsAlone": grounds.read().within,
+        "saysOf": grounds.read().says_of,
+        "vague": sorted(grounds._VAGUE),
         "engines": {name: each._asdict() for name, each in vocabulary.read().engines.items()},
     }
 

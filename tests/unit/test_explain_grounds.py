@@ -66,7 +66,19 @@ KINDS = [
     ("RuntimeError: CUSOLVER_STATUS_INTERNAL_ERROR in a call", "cuda"),
     ("TypeError: 'NoneType' object is not callable", "missing"),
     ("RuntimeError: The size of tensor a (7) must match the size of tensor b (11)", "shapes"),
+    ("AssertionError: Find unsupported keys in checkpoint: ['output_layer.weight']", "mismatched-weights"),
+    ("AssertionError: (torch.Size([]), 0, 77856768)", "shapes"),
+    ("ValueError: size shape must match input shape. Input is 2D, size is 3", "shapes"),
+    (
+        traceback(
+            '  File "/w/my.py", line 7, in x\n    assert meta is not None, f"{name} is not supported."',
+            last="AssertionError: Quux-3 is not supported.",
+        ),
+        "configuration",
+    ),
+    ("Converting weights\nthe bugs are about no such file or directory: model.*.safetensors", "files"),
     # By the class alone.
+    ("# 2d5 finetune type error\nWe met the same problem.", "other-type"),
     ("KeyError: 'nonesuch'", "absent-key"),
     ("IndexError: list index out of range", "absent-key"),
     ("TypeError: string indices must be integers, not 'str'", "other-type"),

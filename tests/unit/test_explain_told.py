@@ -642,6 +642,11 @@ TOLD = [
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
+    ("Qwen2-VL 微调出错\n看下环境中 torch 的 cuda 版本和 nvcc 是否一致", "environment"),
+    ("Qwen2.5-VL\nThe trainer has already tokenized the messages, and the collator gets ids", "data"),
+    ("InternVL\nWeights saved from a run of lora can not be merged or loaded", "mismatched-weights"),
+    ("部署\n合并以后 lora 参数没有加载上", "mismatched-weights"),
+    ("Sync our tools to the newest Megatron\nThe provider is missing a parameter", "versions"),
     ("Fine-tuning\nSince version 0.12 of trl the usage of SFTTrainer has changed.", "versions"),
     ("A training error\nafter we update trl to 0.15.2 it can work", "versions"),
     ("LLaVA training\nThe new release of trl breaks our trainer.", "versions"),

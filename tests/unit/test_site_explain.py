@@ -18,6 +18,7 @@ import pytest
 from tests.generate.failures import CATALOG
 from tests.unit.test_explain import READY
 from tests.unit.test_explain_forms import WHOLE
+from tests.unit.test_explain_grounds import KINDS
 from tests.unit.test_explain_told import MAYBE, TOLD, UNRELATED
 from tests.unit.test_logs import LOGS
 from vlmpatch.tools.explain import answer_page, answers, logs
@@ -76,7 +77,7 @@ def pasted(raw: bytes) -> str | None:
 def texts() -> list[str]:
     printed = [log.read_text("utf-8") for log in LOGS]
     forms = [form(text) for text in printed for form in WHOLE.values()]
-    written = [*(text for text, _ in (*TOLD, *MAYBE)), *UNRELATED]
+    written = [*(text for text, _ in (*TOLD, *MAYBE, *KINDS)), *UNRELATED]
     return [*OTHERS, *written, *printed, *filter(None, map(pasted, forms))]
 
 

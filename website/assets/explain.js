@@ -52,6 +52,10 @@
       this.CALL = of("CALL", "gu");
       this.QUOTED = of("QUOTED", "giu");
       this.KEY = of("KEY", "iuy");
+      this.MARKED = of("MARKED", "uy");
+      this.POINTED = of("POINTED", "uy");
+      this.TITLED = of("TITLED", "giu");
+      this.CLASS = of("CLASS", "gu");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
@@ -521,32 +525,83 @@
     return found ? found[0] : "";
   }
 
-  function page(error, said, part, known) {
+  /** The line of code that the traceback `text` ends in. */
+  function codeIn(text, known) {
+    const pointed = (line) => matched(known.POINTED, line);
+    const line = text.trimEnd().split("\n").reverse().find((each) => !pointed(each));
+    if (line === undefined || new RegExp(known.CALL.source, "u").test(line)) return "";
+    return line.replace(matched(known.MARKED, line)?.[0] ?? "", "").trim();
+  }
+
+  function page(error, said, part, line, known) {
     const squeezed = known.squeeze(said), ends = (name) => error.toLowerCase().endsWith(name);
     const fitting = known.data.grounds.find((ground) =>
       (!ground.error.length || (error ? ground.error.some(ends) : ground.title)) &&
       (!ground.part.length || ground.part.includes(part)) &&
       (!ground.says.length || ground.says.some((pattern) => within(pattern, squeezed, known))) &&
       !ground.none.some((pattern) => within(pattern, squeezed, known)) &&
+      (!ground.line.length || tells(line, ground.line, known)) &&
+      !(ground.bare && squeezed && !squeezed.replace(/:+$/, "").endsWith("error")) &&
       (!ground.told.length || tells(said, ground.told, known)));
     return fitting ? fitting.page : "";
   }
 
   /** The page that the exception of `message` leads to, or nothing. */
   function pageOf({ error, line, text }, known) {
-    return page(error, saidIn(text.slice(Math.max(text.lastIndexOf(line), 0)).trimStart(), known), partOf(text, known), known);
+    const at = Math.max(text.lastIndexOf(line), 0);
+    return page(error, saidIn(text.slice(at).trimStart(), known), partOf(text, known), codeIn(text.slice(0, at), known), known);
   }
 
-  /** The page that an exception leads to which a person quotes, in the title before elsewhere; or nothing. */
+  /** The line of `text` that `at` is in. */
+  function lineAt(text, at) {
+    return text.slice(text.lastIndexOf("\n", at - 1) + 1).split("\n")[0];
+  }
+
+  /** The page of an exception that a person quotes, in the title before elsewhere, and its line. */
   function pageQuoted(message, title, known) {
     const part = partOf(message.text, known);
     for (const text of [title, message.text]) {
       for (const match of text.matchAll(known.QUOTED)) {
-        const found = page(match[1], saidIn(text.slice(match.index), known), part, known);
-        if (found) return found;
+        const before = text.slice(0, match.index).split("\n").at(-1);
+        const found = page(match[1], saidIn(text.slice(match.index), known), part, before, known);
+        if (found) return [found, lineAt(text, match.index)];
       }
     }
-    return title ? page("", title, "", known) : "";
+    for (const match of title.matchAll(known.TITLED)) {
+      const error = match[1].replaceAll(" ", "").toLowerCase();
+      const words = error === "keyerror" ? "" : title.slice(match.index + match[0].length);
+      const found = page(error, words, part, title, known);
+      if (found) return [found, title];
+    }
+    const [found, at] = pageUnnamed(message.text, part, known) || pageClassed(message.text, part, known) || ["", 0];
+    return [found, lineAt(message.text, at)];
+  }
+
+  /** The page of what a line says that only one kind of exception says, and where. */
+  function pageUnnamed(text, part, known) {
+    const lowered = `\n${text.toLowerCase()}`;
+    for (const [error, phrases] of Object.entries(known.data.saysOf)) {
+      for (const at of phrases.map((phrase) => lowered.indexOf(phrase)).filter((at) => at >= 0)) {
+        const begin = lowered.lastIndexOf("\n", at), words = saidIn(text.slice(begin), known);
+        const found = page(error, words, part, words, known);
+        if (found) return [found, begin];
+      }
+    }
+    return null;
+  }
+
+  /** The page of a class that says enough by itself, and where. */
+  function pageClassed(text, part, known) {
+    for (const match of text.matchAll(known.CLASS)) {
+      const found = known.data.vague.includes(match[1]) ? "" : page(match[1], "", part, "", known);
+      if (found) return [found, match.index];
+    }
+    return null;
+  }
+
+  /** The page that a traceback without its exception leads to by the part it is in, or nothing. */
+  function pageCut(message, known) {
+    return known.data.partsAlone[partOf(message.text, known)] || "";
   }
 
   // --- diagnose.py ---------------------------------------------------------------------------------------
@@ -667,17 +722,40 @@
     return [null, bare ? bare.message : null];
   }
 
+  /** What a report is about, as its first line says. */
+  function titleOf(loose, known) {
+    return loose.length ? loose[0].text.split("\n")[0].slice(0, known.TITLE) : "";
+  }
+
+  /** Whether `hit` is a warning of ours in a report of which the title says that something else fails. */
+  function beside({ failure, symptom }, title, known) {
+    if (symptom.kind !== "hint" || symptom === known.watched || failure.foreign) return false;
+    const squeezed = known.squeeze(title), { titleFails, titleWarns } = known.data;
+    const quoted = [...(symptom.every || []), ...(symptom.some || [])].some((each) => within(each, squeezed, known));
+    return !quoted && tells(title, titleFails, known) && !tells(title, titleWarns, known);
+  }
+
   /** What the kind of an error says that no symptom knows, and where; never against what may be ours. */
-  function grounded({ known, loose }, hits, unknown, hit, message) {
-    if (hits.some(({ symptom, failure }) => ["perhaps", "cut"].includes(symptom.kind) && !failure.foreign)) return [null];
+  function grounded({ known, loose, cut }, hits, unknown, hit, message) {
+    const ours = hits.filter(({ symptom, failure }) => ["perhaps", "cut"].includes(symptom.kind) && !failure.foreign);
+    if (ours.length) {
+      const apart = message && message.cut && ours.every((each) => each.message !== message);
+      const found = apart ? pageCut(message, known) : "";
+      return known.failures.has(found) ? [known.failures.get(found), message] : [null];
+    }
     let pages = [];
     if (!hit && message && message.error) {
       const length = ({ text }) => [...text].length, where = new Map();
       for (const each of [...unknown].sort((one, other) => length(one) - length(other) || one.at - other.at)) where.set(each.line, each);
       pages = [...unknown].sort((one, other) => one.at - other.at).map((each) => [pageOf(where.get(each.line), known), each]);
     } else if (!hit || (hit.failure.foreign && hit.symptom.kind === "echo")) {
-      const title = loose.length ? loose[0].text.split("\n")[0].slice(0, known.TITLE) : "";
-      pages = loose.map((each, number) => [pageQuoted(each, number ? "" : title, known), each]);
+      const title = titleOf(loose, known);
+      pages = loose.map((each, number) => {
+        const [found, line] = pageQuoted(each, number ? "" : title, known);
+        return [found, { ...each, line: line || each.line }];
+      });
+      if (cut) pages.push([pageCut(cut, known), cut]);
+      if (loose.length) pages.push([title ? page("", title, "", "", known) : "", loose[0]]);
     }
     const found = pages.find(([page]) => known.failures.has(page));
     return found ? [known.failures.get(found[0]), found[1]] : [null];
@@ -708,9 +786,11 @@
     const undecided = new Set(borne.filter(({ failure, symptom, message }) =>
       symptom.kind === "perhaps" && !failure.foreign && !isTold(symptom) && message.text.includes("…")).map(({ message }) => message));
     const begun = findings.loose.some(({ text }) => text.includes(known.data.begun));
+    const title = titleOf(findings.loose, known);
     const hits = borne.filter(({ failure, symptom, message }) =>
       (symptom.kind !== "error" || !failure.foreign || !undecided.has(message)) &&
-      (symptom.kind !== "hint" || symptom === known.watched || !begun));
+      (symptom.kind !== "hint" || symptom === known.watched || !begun),
+    ).map((hit) => (beside(hit, title, known) ? { ...hit, symptom: { ...hit.symptom, kind: "perhaps" } } : hit));
     const named = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
     const unknown = findings.errors.filter((each) => !named.has(each) && !caught(each));
     let [hit, message] = choose(hits, unknown, findings.cut, known);

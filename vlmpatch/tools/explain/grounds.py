@@ -39,7 +39,7 @@ _QUOTED = re.compile(
     re.IGNORECASE,
 )
 # One that a title names, as people write it.
-_NAMED = re.compile(
+_TITLED = re.compile(
     r"(?<![A-Za-z0-9_])((?:Key|Attribute|Type|Value|Index|Runtime|Assertion|Import|Module ?Not ?Found|Name"
     r"|File ?Not ?Found|OS|Not ?Implemented|Zero ?Division|Unicode ?Decode) ?Error)s?(?![A-Za-z0-9_])",
     re.IGNORECASE,
@@ -80,7 +80,7 @@ class Ground(NamedTuple):
             return False
         if self.line and not vocabulary.tells(line, self.line):
             return False
-        if self.bare and not squeezed.rstrip(":").endswith("error"):
+        if self.bare and squeezed and not squeezed.rstrip(":").endswith("error"):
             return False
         return not self.told or vocabulary.tells(said, self.told)
 
@@ -114,7 +114,7 @@ class Grounds(NamedTuple):
                 before = text[: match.start()].rpartition("\n")[2]
                 if page := self._page(match[1], said(text[match.start() :]), part, before):
                     return page, _line(text, match.start())
-        for match in _NAMED.finditer(title):
+        for match in _TITLED.finditer(title):
             error = match[1].replace(" ", "").lower()
             # A key stands behind a colon: other words after a KeyError are no key.
             words = "" if error == "keyerror" else title[match.end() :]
