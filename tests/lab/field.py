@@ -807,6 +807,23 @@ def rehearsed_by_trainer(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, whole, counted=False, base=Rehearsing, loss=with_its_text)
 
 
+def trained_again(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer that trains twice, at a rate of zero, which ``cell`` has to name, too."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    row, right = whole_sequences.row(), whole_sequences.right(_llama())
+    found: Gradients
+    with tempfile.TemporaryDirectory(prefix="again-") as place:
+        said = {**trainers.arguments(cell, Path(place)), "learning_rate": 0.0}
+        settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
+        data = [row] * WORLD
+        trainer = transformers.Trainer(_llama(), settings, data_collator=lambda r: r[0], train_dataset=data)
+        with trainers.summed() as found:
+            trainer.train()
+            trainer.train()
+    check(found, {name: 2 * gradient for name, gradient in right.items()})
+    return found
+
+
 def own_head(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer with a head of the model's that ``compute_loss`` calls itself."""
 
@@ -978,6 +995,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "own_head": own_head,
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
+    "trained_again": trained_again,
     "own_accelerator": own_accelerator,
     "asked_device": asked_device,
     "frozen_tower": frozen_tower,

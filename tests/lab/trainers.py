@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,24 @@ def record(out: Path) -> list[str]:
 
     deepspeed.DeepSpeedEngine.step = recording_step
     return done
+
+
+@contextlib.contextmanager
+def summed() -> Iterator[dict[str, Any]]:
+    """Within it DeepSpeed's steps add up their gradients, by name."""
+    found: dict[str, Any] = {}
+    deepspeed = importlib.import_module("deepspeed")
+    step = deepspeed.DeepSpeedEngine.step
+
+    def adding_step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.is_gradient_accumulation_boundary():
+            for name, parameter in self.module.named_parameters():
+                found[name] = found.get(name, 0) + deepspeed.utils.safe_get_full_grad(parameter)
+        return step(self, *args, **kwargs)
+
+    deepspeed.DeepSpeedEngine.step = adding_step
+    yield found
+    deepspeed.DeepSpeedEngine.step = step
 
 
 def gathered(model: Any) -> contextlib.AbstractContextManager[Any]:
