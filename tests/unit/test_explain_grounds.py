@@ -106,6 +106,8 @@ KINDS = [
     ('# RuntimeError "Some tensors share memory" when saving\nMy versions', "shared-tensors"),
     ("# Key error exception when finetuning Qwen models\nwith LoRA", "absent-key"),
     ("# Error with target_modules\non two cards", "lora-targets"),
+    ("# DataCollator stopped working\nThere is no token of an image", "data"),
+    ("# offloading-killing-process-9-error\nwith deepspeed zero", "killed"),
     ("ValueError: Target module Quux() is not supported here", "lora-targets"),
     ("ValueError: the processor has no attribute and was not found", "tokenizer"),
     ("# Getting IndexErrors on my own dataset\nwith two cards", "absent-key"),

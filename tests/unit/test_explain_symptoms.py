@@ -672,6 +672,7 @@ def test_an_attribute_that_is_not_there_is_another_releases_where_a_person_speak
         ("E0617 api.py:874] failed (exitcode: -11) local_rank: 0 (pid: 5) of binary: python", "crash"),
         ("(WorkerDict pid=5) *** SIGABRT received at time=1773825404 on cpu 49 ***", "crash"),
         ("Invalid handle. Cannot load symbol cublasLtGetVersion", "environment"),
+        ("python: aio_common.cpp:125: int _do_io_complete(): Assertion `n >= m' failed.", "crash"),
         ("ERROR:validation:Invalid access pattern: 24 ShardedObject are missing.", "mismatched-weights"),
         ("ValueError: Integer parameters are unsupported", "quantized"),
         ("ValueError: There is no module or parameter named 'base_model' in Qwen2ForCausalLM", "server"),

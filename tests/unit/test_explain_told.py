@@ -642,6 +642,16 @@ TOLD = [
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
+    ("The new SFTTrainer does not accept the tokenizer", "versions"),
+    (
+        "LLaVA with xtuner\nLast month I could run this script without problems, but now I have an error",
+        "versions",
+    ),
+    ("FSDP fails here\nI think you need to update to pytorch 2.0", "versions"),
+    ("# 环境\n运行时有 flash-attn 版本冲突", "versions"),
+    ("DPO 训练\n使用最新 swift 框架、trl 库，Qwen 训练报错", "versions"),
+    ("GRPO 训练 Qwen\n使用上一个版本运行没有问题", "versions"),
+    ("A fix\nTraining is resumed without optimizer state, and the loss jumps", "no-state"),
     ("Qwen2-VL 微调出错\n看下环境中 torch 的 cuda 版本和 nvcc 是否一致", "environment"),
     ("Qwen2.5-VL\nThe trainer has already tokenized the messages, and the collator gets ids", "data"),
     ("InternVL\nWeights saved from a run of lora can not be merged or loaded", "mismatched-weights"),

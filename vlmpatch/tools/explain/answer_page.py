@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vlmpatch.tools.explain import failures
+from vlmpatch.tools.explain import failures, stages
 from vlmpatch.tools.explain.answers import Answer, Applies
 from vlmpatch.tools.explain.diagnose import WATCHED, printable, shown
 from vlmpatch.tools.explain.pages import SCHEMA
@@ -135,6 +135,10 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     made.add(say(_headline(given)))
     made.add()
     made.add(f"{_seen(given)} ({_place(given, first.at, say)})", label=say("Seen"))
+    if stage := _stage(given):
+        made.add(say.pick(stage.words), label=say("It ended"))
+        if not (given.diagnosis.perhaps or given.diagnosis.ground):
+            made.add("\t" + say.pick(stage.look))
     for number, perhaps in enumerate(given.diagnosis.perhaps):
         made.add(f"{perhaps.id} · {say.pick(perhaps.title)}", label=" " if number else say("Perhaps"))
     if first.cut:
@@ -160,6 +164,13 @@ def _other(given: Answer) -> failures.Failure | None:
     return hit.failure if hit and hit.failure.foreign else given.diagnosis.ground
 
 
+def _stage(given: Answer) -> stages.Stage | None:
+    """What the program was doing, where that is not known from the cause."""
+    first = given.diagnosis.first
+    traced = first is not None and (first.error or first.cut) and given.diagnosis.hit is None
+    return stages.of(first.text) if first is not None and traced else None
+
+
 def _headline(given: Answer) -> str:
     first = given.diagnosis.first
     if given.diagnosis.hit:
@@ -173,6 +184,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
     """The answer for ``--json``."""
     hit, first = given.ours, given.diagnosis.first
     foreign = given.diagnosis.hit if hit is None else None
+    stage = _stage(given)
     return {
         "schema": SCHEMA,
         "about": "log",
@@ -183,6 +195,7 @@ def data(given: Answer, say: Words) -> dict[str, Any]:
         "instead": foreign.failure.id if foreign else None,
         "ground": given.diagnosis.ground.id if given.diagnosis.ground else None,
         "perhaps": given.diagnosis.perhaps[0].id if given.diagnosis.perhaps else None,
+        "stage": stage.id if stage else None,
         "cut": first is not None and first.cut,
         "not_text": given.instead or None,
         "seen": _seen(given) if first else None,

@@ -152,7 +152,7 @@ class Grounds(NamedTuple):
 
     def _part(self, text: str) -> str:
         """The part that the deepest frame of ``text`` belongs to which belongs to one."""
-        for frame in reversed(list(_frames(text)) if ".py" in text else []):
+        for frame in reversed(frames_of(text)):
             for part, signs in self.parts.items():
                 if any(sign in frame for sign in signs):
                     return part
@@ -183,6 +183,11 @@ def said(text: str) -> str:
             break
         lines.append(line)
     return " ".join(lines)
+
+
+def frames_of(text: str) -> list[str]:
+    """The frames of the traceback ``text``, as parts and stages know them."""
+    return list(_frames(text)) if ".py" in text else []
 
 
 def _frames(text: str) -> Iterator[str]:
