@@ -22,6 +22,9 @@ What it costs: a block that keeps what it made of its first input (a mask, a sca
 and ends in ``A different number of tensors was saved`` by ours (F72), for the recomputation does not make it
 again. That shows in the backward, when it is too late for the other variant. Make it under
 ``torch.no_grad()``, which changes no gradient that torch's default has, or pass ``use_reentrant=True``.
+A recomputation ends when it has saved what the backward needs: a module's forward hooks behind that are
+called in the forward alone. With ``torch.utils.checkpoint.set_checkpoint_early_stop(False)`` around the
+forward it runs to its end.
 
 Upstream: https://github.com/pytorch/pytorch/pull/100551 (the warning),
 https://github.com/pytorch/pytorch/pull/116710 (kept a warning),

@@ -556,6 +556,28 @@ def _gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.gelu(shifted) * torch.sigmoid(shifted) * up
 
 
+def failed_and_kept(cell: Cell, folder: Path) -> Gradients:
+    """A forward that raises inside of a block, its exception kept, as a notebook does; then a step."""
+    model = loading.prepare(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    last = [module for module in model.modules() if hasattr(module, "down_proj")][-1]
+    kept = []
+    handle = last.register_forward_pre_hook(_raises)
+    try:
+        engine.forward(samples.make_batches(cell, folder, dist.get_rank())[0])
+    except InterruptedError as error:
+        kept.append(error)
+    handle.remove()
+    found = one_step(cell, folder, model, engine)
+    if not kept:
+        raise Wrong("nothing was raised")
+    return found
+
+
+def _raises(module: Any, inputs: Any) -> None:
+    raise InterruptedError("in a block")
+
+
 def causal_task(cell: Cell, folder: Path) -> Gradients:
     """LoRA with a ``task_type``, as ms-swift and LLaMA-Factory say it, on a model with code of its own."""
     model = loading.add_lora(loading.load(cell, folder), vision=True, task="CAUSAL_LM")
@@ -1020,6 +1042,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "attention_chosen": attention_chosen,
     "ends_in_script": ends_in_script,
     "scripted_activation": scripted_activation,
+    "failed_and_kept": failed_and_kept,
     "causal_task": causal_task,
     "leaf": leaf,
     "leaf_own_hook": leaf_own_hook,
