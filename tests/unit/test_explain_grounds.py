@@ -77,6 +77,13 @@ KINDS = [
         "configuration",
     ),
     ("Converting weights\nthe bugs are about no such file or directory: model.*.safetensors", "files"),
+    ("NotImplementedError: Unsloth: Quux-3 is not supported in your current Unsloth version!", "versions"),
+    ("RuntimeError: `quux_dict` can only be used when weights are flat", "configuration"),
+    (
+        "ValueError: this requires you to pass at least one dataloader, or alternatively set a size",
+        "configuration",
+    ),
+    ("# SFT 时出现 StopIteration\n命令行方式", "data"),
     # By the class alone.
     ("# 2d5 finetune type error\nWe met the same problem.", "other-type"),
     ("KeyError: 'nonesuch'", "absent-key"),
@@ -244,6 +251,34 @@ def test_what_ends_while_an_adapter_is_made_is_about_its_targets_and_a_forward_i
     run = "Tuning of the tower\n" + frame(f"{ROOT}/peft/peft_model.py", "forward")
     assert page(made) == "lora-targets"
     assert page(run) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        ("batch_samples, n = self.get_batch_samples(epoch_iterator, n_batches, args.d", "data"),
+        ("model = get_peft_model(model", "lora-targets"),
+        ("outputs = model(**inputs", ""),
+        ("train_loss = self.step", ""),
+    ],
+)
+def test_the_last_line_of_code_says_what_came_next_where_a_traceback_is_cut(line: str, id_: str) -> None:
+    assert page(CUT.rpartition("    return")[0] + f"    {line}") == id_
+
+
+@pytest.mark.parametrize(
+    ("path", "function"),
+    [
+        ("hydra/_internal/utils.py", "_run_app"),
+        ("fire/core.py", "_CallAndUpdateTrace"),
+        ("click/core.py", "invoke"),
+    ],
+)
+def test_what_runs_a_program_does_not_read_its_settings(path: str, function: str) -> None:
+    assert page(CUT + frame(f"{ROOT}/{path}", function)) == ""
+    assert (
+        page(traceback(frame(f"{ROOT}/{path}", function), last="RuntimeError: a thing nobody has seen")) == ""
+    )
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,12 @@ def test_a_traceback_that_is_cut_has_its_stage_too() -> None:
     assert (data["cut"], data["stage"]) == (True, "forward")
 
 
+def test_what_the_last_line_calls_counts_where_a_traceback_is_cut() -> None:
+    text = BEGUN.rpartition("    return")[0] + "    self.accelerator.backward(loss, **kwar"
+    assert said(text)[1]["stage"] == "backward"
+    assert stages.of(text) is None
+
+
 def test_a_cause_that_is_known_needs_no_stage() -> None:
     page, data = said(
         f"{BEGUN}{FORWARD}\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"

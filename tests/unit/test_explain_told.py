@@ -642,6 +642,9 @@ TOLD = [
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
+    ("The examples of vision models do not work because of missing input_ids", "data"),
+    ("InternVL 微调\n应该是数据集构建出了问题", "data"),
+    ("LLaMA 微调 LLaVA\n好像是我的版本有问题，更新下包再试", "versions"),
     ("The new SFTTrainer does not accept the tokenizer", "versions"),
     (
         "LLaVA with xtuner\nLast month I could run this script without problems, but now I have an error",

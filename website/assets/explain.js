@@ -56,6 +56,7 @@
       this.POINTED = of("POINTED", "uy");
       this.TITLED = of("TITLED", "giu");
       this.CLASS = of("CLASS", "gu");
+      this.CALLED = of("CALLED", "gu");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
@@ -514,13 +515,14 @@
     return said.join(" ");
   }
 
-  function partOf(text, known) {
+  function partOf(text, known, cut = false) {
     const frames = [...text.matchAll(known.CALL)].map(([, path, name, bare, called]) => {
       const whole = (path || bare).replaceAll("\\", "/").toLowerCase(), at = whole.lastIndexOf("-packages/");
       const near = at < 0 ? whole.split("/").slice(-known.FOLDERS).join("/") : whole.slice(at + "-packages/".length);
       return `/${near}:${(name || called || "").split(".").at(-1).toLowerCase()} `;
     });
     const part = (frame) => Object.entries(known.data.parts).find(([, signs]) => signs.some((sign) => frame.includes(sign)));
+    if (cut) frames.push(...[...codeIn(text, known).matchAll(known.CALLED)].map(([, name]) => `/:${name.toLowerCase()} `));
     const found = frames.reverse().map(part).find(Boolean);
     return found ? found[0] : "";
   }
@@ -601,7 +603,7 @@
 
   /** The page that a traceback without its exception leads to by the part it is in, or nothing. */
   function pageCut(message, known) {
-    return known.data.partsAlone[partOf(message.text, known)] || "";
+    return known.data.partsAlone[partOf(message.text, known, true)] || "";
   }
 
   // --- diagnose.py ---------------------------------------------------------------------------------------

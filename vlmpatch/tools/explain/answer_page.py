@@ -168,7 +168,7 @@ def _stage(given: Answer) -> stages.Stage | None:
     """What the program was doing, where that is not known from the cause."""
     first = given.diagnosis.first
     traced = first is not None and (first.error or first.cut) and given.diagnosis.hit is None
-    return stages.of(first.text) if first is not None and traced else None
+    return stages.of(first.text, first.cut) if first is not None and traced else None
 
 
 def _headline(given: Answer) -> str:

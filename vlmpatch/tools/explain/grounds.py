@@ -3,7 +3,8 @@
 ``grounds.toml`` lists them, the most certain first, each with the page that it leads to: one of a foreign
 failure, never of one of ours. A part is known by the paths and functions of frames. Of a traceback the
 deepest frame counts that belongs to any part: what an error is about is said by where it was raised, not by
-who called. Where a traceback is cut, whatever came later came from within its last frame.
+who called. Where a traceback is cut, whatever came later came from within its last frame, and what its last
+line of code calls would be the next.
 
 Of an exception that says nothing of its own, the line of code that raised it says what it is about.
 """
@@ -41,7 +42,8 @@ _QUOTED = re.compile(
 # One that a title names, as people write it.
 _TITLED = re.compile(
     r"(?<![A-Za-z0-9_])((?:Key|Attribute|Type|Value|Index|Runtime|Assertion|Import|Module ?Not ?Found|Name"
-    r"|File ?Not ?Found|OS|Not ?Implemented|Zero ?Division|Unicode ?Decode) ?Error)s?(?![A-Za-z0-9_])",
+    r"|File ?Not ?Found|OS|Not ?Implemented|Zero ?Division|Unicode ?Decode) ?Error"
+    r"|Stop ?Iteration)s?(?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
 # The name of a class, of which some say enough.
@@ -49,6 +51,7 @@ _CLASS = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Za-z0-9]{2,60}Error)(?![A-Za-z0-
 _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's prose must say more
 # What stands in front of a line of code in a traceback: rich's and a notebook's mark and number.
 _MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
+_CALLED = re.compile(r"([A-Za-z_]\w{0,80})\(")
 _POINTED = re.compile(r"[\s~^│|]*$")  # the marks that Python puts below it
 # The key that was not there, without what a person goes on to say.
 _KEY = re.compile(r"KeyError[`*]{0,2} ?[:：] {0,3}(['\"])[^'\"\n]{0,200}\1", re.IGNORECASE)
@@ -104,7 +107,7 @@ class Grounds(NamedTuple):
 
     def cut(self, message: Message) -> str:
         """The page that a traceback without its exception leads to by the part it is in, or nothing."""
-        return self.within.get(self._part(message.text), "")
+        return self.within.get(self._part(message.text, cut=True), "")
 
     def quoted(self, message: Message, title: str) -> tuple[str, str]:
         """The page of an exception that a person quotes, in the title before elsewhere, and its line."""
@@ -150,9 +153,9 @@ class Grounds(NamedTuple):
     def _page(self, error: str, said: str, part: str, line: str) -> str:
         return next((each.page for each in self.listed if each.fits(error, said, part, line)), "")
 
-    def _part(self, text: str) -> str:
+    def _part(self, text: str, cut: bool = False) -> str:
         """The part that the deepest frame of ``text`` belongs to which belongs to one."""
-        for frame in reversed(frames_of(text)):
+        for frame in reversed(frames_of(text, cut)):
             for part, signs in self.parts.items():
                 if any(sign in frame for sign in signs):
                     return part
@@ -185,9 +188,10 @@ def said(text: str) -> str:
     return " ".join(lines)
 
 
-def frames_of(text: str) -> list[str]:
-    """The frames of the traceback ``text``, as parts and stages know them."""
-    return list(_frames(text)) if ".py" in text else []
+def frames_of(text: str, cut: bool = False) -> list[str]:
+    """The frames of the traceback ``text``, as parts and stages know them; ``cut``: and the next."""
+    found = list(_frames(text)) if ".py" in text else []
+    return [*found, *(f"/:{name.lower()} " for name in _CALLED.findall(code(text)))] if cut else found
 
 
 def _frames(text: str) -> Iterator[str]:

@@ -32,10 +32,10 @@ class Stage(NamedTuple):
     look: tuple[str, str]
 
 
-def of(text: str) -> Stage | None:
-    """The stage in which the traceback ``text`` ends."""
+def of(text: str, cut: bool = False) -> Stage | None:
+    """The stage in which the traceback ``text`` ends, which may be cut."""
     known = read()
-    passed = [stage for frame in grounds.frames_of(text) if (stage := _named(frame, known))]
+    passed = [stage for frame in grounds.frames_of(text, cut) if (stage := _named(frame, known))]
     if not passed:
         return None
     callers = {stage.id for stage in passed}
