@@ -16,6 +16,7 @@ else:
 
 NEAR = 240  # characters in which words that belong together stand
 SOON = 28  # characters in which the second word of `a~b` begins
+HEARD = 64  # texts that every symptom which is told of is held against, one after another
 _QUOTES = str.maketrans({"\u2019": "'", "`": ""})
 _WORD = re.compile("[0-9a-z_]")
 _GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
@@ -127,6 +128,7 @@ def tells(text: str, groups: Iterable[tuple[str, ...]], near: int = NEAR, title:
     return any(all(any(abs(at - other) <= near for other in others) for others in rest) for at in first)
 
 
+@functools.lru_cache(maxsize=HEARD)
 def _plain(text: str) -> str:
     return " ".join(text.lower().translate(_QUOTES).split())
 
@@ -136,7 +138,11 @@ def _found(plain: str, stem: str) -> bool:
 
 
 def _begins(plain: str, stem: str) -> Iterable[int]:
-    stem, _, then = stem.partition("~")
+    first, _, then = stem.partition("~")
+    return _placed(plain, first, then) if first.rstrip(" ") in plain else ()  # most are nowhere in it
+
+
+def _placed(plain: str, stem: str, then: str) -> Iterable[int]:
     for at in _occurs(plain, stem):
         if not then or next(iter(_occurs(plain[at + 1 : at + SOON + len(then)], then)), None) is not None:
             yield at
