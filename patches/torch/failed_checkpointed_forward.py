@@ -13,7 +13,7 @@ this would be an error that the script did not have.
 
 The change: hooks whose call is not running any more leave what is saved as it is, and the next checkpointed
 call ends them. Left alone: those of other code than ``checkpoint`` (torch's composable ``checkpoint``). It
-looks for the call at each tensor that is saved, which takes a microsecond.
+looks for the call at each tensor that is saved.
 
 Upstream: https://github.com/pytorch/pytorch/pull/184018
 """

@@ -36,7 +36,8 @@ RIGHT = Outcome("right")
 # What `make test` proves of this page: failures that do not hide one another, on one stack, in two processes.
 QUICK = (
     *("cache-in-recompute", "packed-rows-beside-a-cache", "prefix-under-checkpointing"),
-    *("shared-layers-without-a-cache", "overridden-train-sampler"),
+    *("shared-layers-without-a-cache", "overridden-train-sampler", "trainer-trained-again"),
+    *("recomputed-attention", "recomputed-torchscript", "stopped-recomputation"),
 )
 QUICK_STACK = "tf457-ds0182"
 Env = Mapping[str, str]
