@@ -21,16 +21,14 @@ Upstream: https://github.com/pytorch/pytorch/issues/147995 (the same of another 
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Iterator
 from types import ModuleType
+from typing import Any
 
 from vlmpatch.api import Code, Patch
 
 from .._shared.checkpoint_contexts import look_at_entrance, run_in
 
 BACKENDS = ("flash", "mem_efficient", "math", "cudnn", "overrideable")  # as torch._C spells them
-Choice = tuple[dict[str, bool], list[int]]
 
 
 def look(code: Code) -> str | None:
@@ -41,20 +39,25 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let the recomputation have the backends of its forward."""
-    run_in(patch, module, lambda: (contextlib.nullcontext, functools.partial(_again, _chosen())))
+    run_in(patch, module, lambda: (contextlib.nullcontext(), Backends()))
 
 
-@contextlib.contextmanager
-def _again(chosen: Choice) -> Iterator[None]:
-    before = _chosen()
-    _choose(chosen)
-    try:
-        yield
-    finally:
-        _choose(before)
+class Backends(contextlib.AbstractContextManager[None]):
+    """Those that are on now, to be on again."""
+
+    def __init__(self) -> None:
+        self.chosen = _chosen()
+        self.before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self.before.append(_chosen())
+        _choose(self.chosen)
+
+    def __exit__(self, *failure: object) -> None:
+        _choose(self.before.pop())
 
 
-def _chosen() -> Choice:
+def _chosen() -> tuple[dict[str, bool], list[int]]:
     """Which backends are on, and the order in which they are tried, where torch has one (from 2.6 on)."""
     import torch
 
@@ -63,7 +66,7 @@ def _chosen() -> Choice:
     return {name: asked() for name, asked in on.items() if asked is not None}, order()
 
 
-def _choose(chosen: Choice) -> None:
+def _choose(chosen: tuple[dict[str, bool], list[int]]) -> None:
     import torch
 
     if chosen == _chosen():
