@@ -28,7 +28,12 @@ from vlmpatch.api import Code, Patch
 
 from .._shared.checkpoint_contexts import look_at_entrance, run_in
 
-BACKENDS = ("flash", "mem_efficient", "math", "cudnn", "overrideable")  # as torch._C spells them
+# of torch._C, which says of each backend whether it is on, and turns it on and off. Spelled once: Python's cache
+# of attributes would keep a name made anew in each call
+BACKENDS = {
+    f"_get_{name}_sdp_enabled": f"_set_sdp_use_{name}"
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+}
 
 
 def look(code: Code) -> str | None:
@@ -58,12 +63,12 @@ class Backends(contextlib.AbstractContextManager[None]):
 
 
 def _chosen() -> tuple[dict[str, bool], list[int]]:
-    """Which backends are on, and the order in which they are tried, where torch has one (from 2.6 on)."""
+    """By its switch, whether a backend is on, and the order of trying them, where torch has one (from 2.6 on)."""
     import torch
 
-    on = {name: getattr(torch._C, f"_get_{name}_sdp_enabled", None) for name in BACKENDS}
+    on = {switch: getattr(torch._C, asked, None) for asked, switch in BACKENDS.items()}
     order = getattr(torch._C, "_get_sdp_priority_order", list)
-    return {name: asked() for name, asked in on.items() if asked is not None}, order()
+    return {switch: asked() for switch, asked in on.items() if asked is not None}, order()
 
 
 def _choose(chosen: tuple[dict[str, bool], list[int]]) -> None:
@@ -72,7 +77,7 @@ def _choose(chosen: tuple[dict[str, bool], list[int]]) -> None:
     if chosen == _chosen():
         return
     on, order = chosen
-    for name, value in on.items():
-        getattr(torch._C, f"_set_sdp_use_{name}")(value)
+    for switch, value in on.items():
+        getattr(torch._C, switch)(value)
     if order:
         torch._C._set_sdp_priority_order(order)
