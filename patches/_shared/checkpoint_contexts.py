@@ -14,7 +14,8 @@ from vlmpatch.api import Argument, Code, Patch, Unrecognised
 # Where every non-reentrant call comes by; from torch 2.15 on the second calls the first.
 ENTRANCES = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
 ASKED = "forward_context, recompute_context = context_fn()"
-Pair = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]  # of the forward, of the recomputation
+Make = Callable[[], AbstractContextManager[Any]]
+Pair = tuple[Make, Make]  # of the forward, of the recomputation: a graph that is kept is recomputed again
 
 
 def look_at_entrance(code: Code) -> None:
@@ -28,7 +29,6 @@ def run_in(patch: Patch, module: ModuleType, contexts: Callable[[], Pair]) -> No
     """Let every call of ``module``, torch's, run in ``contexts()``, beside those of other patches.
 
     Left alone: a call with a ``context_fn`` of its own, torch's debug mode, which takes none, what is traced.
-    What is for the recomputation may be entered again: a graph that is kept is recomputed at each backward.
     """
     name = next(entrance for entrance in ENTRANCES if hasattr(module, entrance))
     names = list(inspect.signature(getattr(module, name)).parameters)
@@ -55,20 +55,20 @@ class _Contexts:
     def __init__(self, pairs: tuple[Pair, ...]) -> None:
         self.pairs = pairs
 
-    def __call__(self) -> Pair:
+    def __call__(self) -> tuple[_Together, _Together]:
         forwards, recomputations = zip(*self.pairs, strict=True)
         return _Together(forwards), _Together(recomputations)
 
 
 class _Together(AbstractContextManager[None]):
-    def __init__(self, parts: tuple[AbstractContextManager[Any], ...]) -> None:
+    def __init__(self, parts: tuple[Make, ...]) -> None:
         self.parts = parts
         self.entered: list[contextlib.ExitStack] = []
 
     def __enter__(self) -> None:
         with contextlib.ExitStack() as stack:
             for part in self.parts:
-                stack.enter_context(part)
+                stack.enter_context(part())
             self.entered.append(stack.pop_all())
 
     def __exit__(self, *failure: Any) -> None:

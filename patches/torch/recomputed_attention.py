@@ -21,19 +21,21 @@ Upstream: https://github.com/pytorch/pytorch/issues/147995 (the same of another 
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Iterator
 from types import ModuleType
-from typing import Any
 
 from vlmpatch.api import Code, Patch
 
 from .._shared.checkpoint_contexts import look_at_entrance, run_in
 
-# of torch._C, which says of each backend whether it is on, and turns it on and off. Spelled once: Python's cache
+# torch._C's: what asks whether a backend is on, and what turns it on and off. Spelled once: Python's cache
 # of attributes would keep a name made anew in each call
 BACKENDS = {
     f"_get_{name}_sdp_enabled": f"_set_sdp_use_{name}"
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 }
+Choice = tuple[dict[str, bool], list[int]]  # by its switch, whether a backend is on; the order of trying them
 
 
 def look(code: Code) -> str | None:
@@ -44,26 +46,21 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let the recomputation have the backends of its forward."""
-    run_in(patch, module, lambda: (contextlib.nullcontext(), Backends()))
+    run_in(patch, module, lambda: (contextlib.nullcontext, functools.partial(_again, _chosen())))
 
 
-class Backends(contextlib.AbstractContextManager[None]):
-    """Those that are on now, to be on again."""
-
-    def __init__(self) -> None:
-        self.chosen = _chosen()
-        self.before: list[Any] = []
-
-    def __enter__(self) -> None:
-        self.before.append(_chosen())
-        _choose(self.chosen)
-
-    def __exit__(self, *failure: object) -> None:
-        _choose(self.before.pop())
+@contextlib.contextmanager
+def _again(chosen: Choice) -> Iterator[None]:
+    before = _chosen()
+    _choose(chosen)
+    try:
+        yield
+    finally:
+        _choose(before)
 
 
-def _chosen() -> tuple[dict[str, bool], list[int]]:
-    """By its switch, whether a backend is on, and the order of trying them, where torch has one (from 2.6 on)."""
+def _chosen() -> Choice:
+    """What is chosen now; of an order torch knows from 2.6 on."""
     import torch
 
     on = {switch: getattr(torch._C, asked, None) for asked, switch in BACKENDS.items()}
@@ -71,7 +68,7 @@ def _chosen() -> tuple[dict[str, bool], list[int]]:
     return {switch: asked() for switch, asked in on.items() if asked is not None}, order()
 
 
-def _choose(chosen: tuple[dict[str, bool], list[int]]) -> None:
+def _choose(chosen: Choice) -> None:
     import torch
 
     if chosen == _chosen():

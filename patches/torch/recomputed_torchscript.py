@@ -21,9 +21,8 @@ Upstream: https://github.com/ai2cm/ace/issues/539 (``torch.jit.script`` cannot b
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from types import ModuleType
-from typing import Any
 
 from vlmpatch.api import Code, Patch
 
@@ -38,22 +37,7 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Run TorchScript as it is written in both."""
-    run_in(patch, module, lambda: (AsWritten(), AsWritten()))
+    import torch
 
-
-class AsWritten(contextlib.AbstractContextManager[None]):
-    """What torch's own ``torch.jit.optimized_execution(False)`` is, and may be entered again."""
-
-    def __init__(self) -> None:
-        self.before: list[bool] = []
-
-    def __enter__(self) -> None:
-        import torch
-
-        self.before.append(torch._C._get_graph_executor_optimize())
-        torch._C._set_graph_executor_optimize(False)
-
-    def __exit__(self, *failure: Any) -> None:
-        import torch
-
-        torch._C._set_graph_executor_optimize(self.before.pop())
+    as_written = functools.partial(torch.jit.optimized_execution, False)
+    run_in(patch, module, lambda: (as_written, as_written))
