@@ -55,6 +55,7 @@ SWIFT = """
     --model MODEL --model_type qwen2_vl --template qwen2_vl --torch_dtype float32 --fp16 false --bf16 false
     --max_steps 2 --logging_steps 1 --per_device_train_batch_size 1 --gradient_accumulation_steps 1
     --lora_dropout 0 --freeze_vit false --split_dataset_ratio 0 --save_steps 2 --report_to none
+    --check_model false
 """
 
 
