@@ -1,11 +1,11 @@
-"""ms-swift 4.6.0's own options, on rows of which every third has no image, two micro-batches a step.
+"""ms-swift 4.6.0's own options, two micro-batches a step, on rows of which every third has no image.
 
 Its tuners and adapters, its trainers for preferences, its layers that are unfrozen in turn (LISA), its rates
 by part and its sequence parallelism, each under ZeRO-2 and ZeRO-3. What is right is what the same command
-prints under DDP without checkpointing. Rows are taken in their order. Not here: what begins with other
-random numbers under ZeRO-3 (the head of a classifier or a reward model), which is asked under ZeRO-2 alone.
-AdaLoRA is too: its regulariser reads, in the backward, weights that ZeRO-3 has released, with and without
-vlmpatch.
+prints under DDP without checkpointing. Rows are taken in their order; those of pairs of answers (``PAIRS``)
+all have an image. Not here: what begins with other random numbers under ZeRO-3 (the head of a classifier
+or a reward model), which is asked under ZeRO-2 alone. AdaLoRA is too: its regulariser reads, in the backward,
+weights that ZeRO-3 has released, with and without vlmpatch.
 """
 
 from __future__ import annotations
