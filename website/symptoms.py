@@ -25,7 +25,7 @@ _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
-    *("_CALL", "_KEY", "_QUOTED", "_CALLED", "_CLASS", "_MARKED", "_POINTED", "_TITLED"),
+    *("_CALL", "_KEY", "_QUOTED", "_CALLED", "_CLASS", "_MARKED", "_POINTED", "_TITLED", "_SETTING"),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
@@ -72,7 +72,9 @@ def known() -> dict[str, Any]:
 def _expressions() -> dict[str, str]:
     found = {}
     for name in _READ:
-        module = next(each for each in (lines, messages, diagnose, language, grounds) if hasattr(each, name))
+        module = next(
+            each for each in (lines, messages, diagnose, language, vocabulary, grounds) if hasattr(each, name)
+        )
         found[name[1:]] = javascript(getattr(module, name))
     return found | {"SYMPTOM_FRAME": javascript(failures._FRAME)}
 

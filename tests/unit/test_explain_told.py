@@ -707,6 +707,10 @@ MAYBE = [
     ("fsdp2: hidden_states is a tensor, lm_head.weight a DTensor, and the product fails.", "F39"),
     ("zero3 加载检查点时提示无法从元张量复制数据", "F24"),
     ("Gradient checkpointing fails with frozen parameters.", "F5"),
+    ("Four GPUs do not help: more of them does not accelerate the training of LLaVA", "slow"),
+    ("The script that merges the LoRA of Qwen2-VL was killed", "killed"),
+    ("Fine-tuning Qwen2-VL: grad_norm is 0 in each step and the loss stays where it is", "nothing-trained"),
+    ("Qwen2-VL 微调代码有问题，传进去的只是路径", "script"),
 ]
 UNRELATED = [
     'FSDP with Accelerator(mixed_precision="no"), unet.requires_grad_(True): where are my samples?',
@@ -785,6 +789,7 @@ UNRELATED = [
     "Under ZeRO-3 the weight itself is in the attribute ds_tensor, and the shape that I print is 0.",
     "DeepSpeed's MoE layer with ep_size=4 under ZeRO-2 hangs at the last block.",
     "Expert parallel training under ZeRO-1 is stuck in the all-to-all of the MoE layer.",
+    "Fine-tuning LLaVA: the loss is 0.35 after an epoch. Is that good?",
     "Mixed data in the template: we return zeros if pixel_values is None and there is no image in the batch.",
 ]
 
@@ -831,6 +836,27 @@ def test_what_is_told_counts_only_where_nothing_is_printed() -> None:
     told = "Under ZeRO-3 the run hangs when a rank has text-only samples beside images"
     assert of(told).hit is not None
     assert of(told + "\nKeyError: 'image_path'").hit is None
+
+
+def test_what_a_setting_is_called_is_nobodys_word() -> None:
+    """A launch that names when it saves does not say that it hangs when it saves."""
+    stuck = "Qwen2.5-VL under ZeRO-3 is stuck\n\nI run it by\n"
+    said = of(stuck + "swift sft it saves each hundred steps\n").hit
+    assert said is not None
+    assert said.failure.id == "F12"
+    for setting in ("--save_steps 100 \\", "  save_steps: 100", '"save_steps": 100,', "--save-steps=100"):
+        found = of(stuck + setting + "\n")
+        assert found.hit is None, setting
+        assert "F12" not in [failure.id for failure in found.perhaps], setting
+
+
+def test_a_zero_that_is_told_of_is_no_fraction() -> None:
+    told = "# Fine-tuning of LLaVA\n\nFrom the first step on the loss is {}.\n"
+    for zero in ("0", "0.0", "0.000"):
+        found = of(told.format(zero)).hit
+        assert found is not None, zero
+        assert found.failure.id == "nan"
+    assert of(told.format("0.05")).hit is None
 
 
 def test_beside_an_error_that_nothing_knows_what_a_person_tells_is_perhaps_that() -> None:

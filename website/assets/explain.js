@@ -57,6 +57,7 @@
       this.TITLED = of("TITLED", "giu");
       this.CLASS = of("CLASS", "gu");
       this.CALLED = of("CALLED", "gu");
+      this.SETTING = new RegExp(`^(?:${data.expressions.SETTING})$`, "u");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
@@ -467,11 +468,14 @@
     return single.length ? single.filter(({ strength }) => strength === single[0].strength).map(({ name }) => name) : [first];
   }
 
+  const FRACTION = 22; // signs of a number behind its point
+
   function occurs(plain, stem) {
     const places = [], inside = stem.includes("_") ? /^(?:[a-z][0-9a-z]|[0-9][0-9])/i : /^(?:[a-z_][0-9a-z]|[0-9][0-9])/i;
     const bare = stem.replace(/ +$/, "");
     for (let at = plain.indexOf(bare); at >= 0; at = plain.indexOf(bare, at + 1)) {
-      const goesOn = bare !== stem && /[0-9a-z_]/.test(plain[at + bare.length] || "");
+      const after = plain.slice(at + bare.length, at + bare.length + FRACTION);
+      const goesOn = (bare !== stem && /^[0-9a-z_]/.test(after)) || (bare.endsWith("0") && /^\.[0-9]{0,20}[1-9]/.test(after));
       const within = stem[0] === "'" ? !(at && /\p{L}/u.test(plain[at - 1])) : at && inside.test(plain[at - 1] + stem[0]);
       if (!goesOn && !within) places.push(at);
     }
@@ -487,8 +491,9 @@
 
   /** Whether a stem of each group begins a word of `text`, all `near` one another, or in `title`. */
   function tells(text, groups, known, near = known.NEAR, title = "") {
+    const spoken = (line) => known.SETTING.test(line) ? ".".repeat([...line].length) : line;
     const [plain, above] = [text, title].map((each) =>
-      each.toLowerCase().replaceAll("\u2019", "'").replaceAll("`", "").trim().replace(SPACE, " "));
+      each.toLowerCase().replaceAll("\u2019", "'").replaceAll("`", "").split("\n").map(spoken).join(" ").trim().replace(SPACE, " "));
     const missing = groups.filter((stems) => !stems.some((stem) => begins(above, stem, known).length));
     if (!missing.length) return true;
     const [ats, ...rest] = missing.map((stems) => stems.flatMap((stem) => begins(plain, stem, known)));

@@ -18,7 +18,13 @@ NEAR = 240  # characters in which words that belong together stand
 SOON = 28  # characters in which the second word of `a~b` begins
 HEARD = 64  # texts that every symptom which is told of is held against, one after another
 _QUOTES = str.maketrans({"\u2019": "'", "`": ""})
+# A line of a configuration or of a launch that is one setting.
+_SETTING = re.compile(
+    r"\s*(?:--[a-z0-9]{1,40}(?:[_-][a-z0-9]{1,40}){1,12}(?:[ =]{1,8}[^\s]{1,200})?"
+    r"|[\"']?[a-z0-9]{1,40}(?:_[a-z0-9]{1,40}){1,12}[\"']?\s{0,40}:\s{0,40}[^\s]{1,200})\s{0,8}[,\\]?\s*"
+)
 _WORD = re.compile("[0-9a-z_]")
+_FRACTION = re.compile("[.][0-9]{0,20}[1-9]")
 _GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
 
 
@@ -130,7 +136,12 @@ def tells(text: str, groups: Iterable[tuple[str, ...]], near: int = NEAR, title:
 
 @functools.lru_cache(maxsize=HEARD)
 def _plain(text: str) -> str:
-    return " ".join(text.lower().translate(_QUOTES).split())
+    return " ".join(" ".join(map(_spoken, text.lower().translate(_QUOTES).split("\n"))).split())
+
+
+def _spoken(line: str) -> str:
+    """``line``, or as many dots where it is a setting: what that is called is nobody's word."""
+    return "." * len(line) if _SETTING.fullmatch(line) else line
 
 
 def _found(plain: str, stem: str) -> bool:
@@ -152,7 +163,9 @@ def _occurs(plain: str, stem: str) -> Iterable[int]:
     bare = stem.rstrip(" ")
     at = plain.find(bare)
     while at >= 0:
-        goes_on = bare != stem and _WORD.match(plain, at + len(bare))
+        goes_on = (bare != stem and _WORD.match(plain, at + len(bare))) or (
+            bare[-1] == "0" and _FRACTION.match(plain, at + len(bare))
+        )
         if not goes_on and not _inside(plain[at - 1] if at else "", stem):
             yield at
         at = plain.find(bare, at + 1)
