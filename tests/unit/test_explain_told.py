@@ -711,6 +711,12 @@ MAYBE = [
     ("The script that merges the LoRA of Qwen2-VL was killed", "killed"),
     ("Fine-tuning Qwen2-VL: grad_norm is 0 in each step and the loss stays where it is", "nothing-trained"),
     ("Qwen2-VL 微调代码有问题，传进去的只是路径", "script"),
+    ("Fine-tuning LLaVA: the flag for the learning rate of the projector is ignored", "configuration"),
+    ("微调 Qwen2-VL 时只用到第一张卡，另外三张 gpu 空闲", "launcher"),
+    ("Fine-tuning Qwen2-VL: the rollout server of vllm fails after ten steps", "server"),
+    ("Fine-tuning LLaVA: the model's download is interrupted again and again, it fails", "hub"),
+    ("用自己的数据微调 InternVL，读数据时出现索引越界的报错", "absent-key"),
+    ("LLaVA 微调：图片文件不存在，路径不对", "files"),
 ]
 UNRELATED = [
     'FSDP with Accelerator(mixed_precision="no"), unet.requires_grad_(True): where are my samples?',
