@@ -32,8 +32,8 @@ PATTERNS: dict[str, Callable[[int, int, int], str]] = {
 }
 OPTIMIZERS = ("adamw", "sgd")  # SGD shows the scale of a gradient, which Adam takes away
 # LoRA on every block; on the language model's only; on every block and modules_to_save; on the experts that
-# are modules; on the experts that are one parameter; none
-TUNINGS = ("lora", "lora_llm", "lora_saved", "lora_experts", "lora_stacked", "full")
+# are modules; on the experts that are one parameter; none. AdaLoRA on every block.
+TUNINGS = ("lora", "lora_llm", "lora_saved", "lora_experts", "lora_stacked", "adalora", "full")
 CHECKPOINTING = (
     "off",
     "default",

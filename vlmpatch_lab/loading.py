@@ -59,7 +59,11 @@ def prepare(cell: Cell, folder: Path) -> Any:
     if lora:
         saved = ["merger"] if cell.tuning == "lora_saved" else None
         only = EXPERTS.get(cell.tuning)
-        model = add_lora(model, vision=cell.tuning != "lora_llm", saved=saved, only=only)
+        vision = cell.tuning != "lora_llm"
+        if cell.tuning == "adalora":  # without a task PEFT passes by what AdaLoRA adds to the loss
+            model = add_lora(model, vision, task="CAUSAL_LM", ranks=RANKS)
+        else:
+            model = add_lora(model, vision, saved=saved, only=only)
     arguments: dict[str, tuple[Any, ...]] = {
         "default": (),
         "empty": ({},),
@@ -90,6 +94,9 @@ TRAINED: dict[str, Callable[[str], bool]] = {
 }
 
 
+RANKS = {"init_r": 4, "target_r": 2, "total_step": 1000}  # AdaLoRA's
+
+
 EXPERTS = {"lora_experts": "modules", "lora_stacked": "parameters"}
 
 
@@ -99,10 +106,11 @@ def add_lora(
     saved: list[str] | None = None,
     task: str | None = None,
     only: str | None = None,
+    ranks: dict[str, int] | None = None,
 ) -> Any:
     """LoRA on every linear layer inside a numbered block: those are what checkpointing recomputes.
 
-    ``only`` those of the experts, which are ``modules`` or ``parameters``.
+    ``only`` those of the experts, which are ``modules`` or ``parameters``. With ``ranks`` it is AdaLoRA.
     """
     targets = [
         name
@@ -122,9 +130,9 @@ def add_lora(
             if ".experts." in name and parameter.dim() > 2
         ]
     torch.manual_seed(1)
-    config = peft.LoraConfig(
-        r=4, lora_alpha=8, target_modules=targets, modules_to_save=saved, task_type=task, **stacked
-    )
+    made = peft.AdaLoraConfig if ranks else peft.LoraConfig
+    told = {"lora_alpha": 8, "target_modules": targets, "modules_to_save": saved, "task_type": task}
+    config = made(**{"r": 4, **(ranks or {})}, **told, **stacked)
     tuned = peft.get_peft_model(model, config)
     for name, parameter in tuned.named_parameters():
         if "lora_B" in name:  # zero at first, which would make every gradient of A zero

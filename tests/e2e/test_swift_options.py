@@ -4,8 +4,7 @@ Its tuners and adapters, its trainers for preferences, its layers that are unfro
 by part and its sequence parallelism, each under ZeRO-2 and ZeRO-3. What is right is what the same command
 prints under DDP without checkpointing. Rows are taken in their order; those of pairs of answers (``PAIRS``)
 all have an image. Not here: what begins with other random numbers under ZeRO-3 (the head of a classifier
-or a reward model), which is asked under ZeRO-2 alone. AdaLoRA is too: its regulariser reads, in the backward,
-weights that ZeRO-3 has released, with and without vlmpatch.
+or a reward model), which is asked under ZeRO-2 alone.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ OPTIONS = {  # the words of an option, after the verb
     "simpo": f"rlhf --rlhf_type simpo {LORA}",
     "reward": f"rlhf --rlhf_type rm {LORA}",
 }
-ZERO2_ALONE = ("adalora", "classifier", "reward")
+ZERO2_ALONE = ("classifier", "reward")
 CELLS = [
     (name, engine) for name in OPTIONS for engine in ENGINES if engine == "zero2" or name not in ZERO2_ALONE
 ]

@@ -13,7 +13,7 @@ from tests.lab.launch import Finished
 
 STACK = "tf457-ds0182"
 SHM = Path("/dev/shm")
-VERIFY = "python -m vlmpatch verify --only zero3-modules-to-save --device cpu"
+VERIFY = "python -m vlmpatch verify --only zero3-delegating-modules --device cpu"
 OTHERS = ("torch241", "torch2150", "tf523-ds0198", "torch212")
 
 
@@ -35,7 +35,7 @@ def verify(
 
 
 def test_a_patch_is_tried_bare_and_patched(tmp_path: Path) -> None:
-    finished = verify(STACK, tmp_path, "--only", "zero3-modules-to-save", "--device", "cpu")
+    finished = verify(STACK, tmp_path, "--only", "zero3-delegating-modules", "--device", "cpu")
     assert finished.rc == 0, str(finished)
     assert "has no" in finished.output
     assert "ds_grads_remaining" in finished.output
@@ -44,7 +44,7 @@ def test_a_patch_is_tried_bare_and_patched(tmp_path: Path) -> None:
 
 
 def test_a_patch_that_is_off_does_not_pass(tmp_path: Path) -> None:
-    patch = "zero3-modules-to-save"
+    patch = "zero3-delegating-modules"
     finished = verify(STACK, tmp_path, "--only", patch, VLMPATCH_DISABLE=patch)
     assert finished.rc == 1, str(finished)
     assert re.search(rf"^NO +{patch}$", finished.output, re.M)

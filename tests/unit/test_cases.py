@@ -24,12 +24,12 @@ else:
     import tomli as tomllib
 
 CATALOG = read_catalog(default_path())
-PATCH = CATALOG.entries["zero3-modules-to-save"]
+PATCH = CATALOG.entries["zero3-delegating-modules"]
 SOUND = """
 [[case]]
 id = "one"
 order = 20
-patch = "zero3-modules-to-save"
+patch = "zero3-delegating-modules"
 cell = { engine = "zero3", zero = { overlap_comm = true } }
 fails = "error: ds_grads_remaining"
 where = { deepspeed = "<0.19" }
@@ -84,8 +84,8 @@ def test_what_is_read(tmp_path: Path) -> None:
         ("order = 20", "order = 20\ncolour = 1", "colour", "unknown key"),
         ("order = 20", "failures = [1]", "failures", "not a list of strings"),
         ("order = 20", 'order = 20\nscript = { engine = "ddp" }', "cell", "cell, script are given together"),
-        ('patch = "zero3-modules-to-save"', 'patch = "nosuch"', "patch", "there is no patch 'nosuch'"),
-        ('patch = "zero3-modules-to-save"', "", "patch", "is missing"),
+        ('patch = "zero3-delegating-modules"', 'patch = "nosuch"', "patch", "there is no patch 'nosuch'"),
+        ('patch = "zero3-delegating-modules"', "", "patch", "is missing"),
         ('"vision-input-grads"', '"nosuch"', "without", "there is no patch 'nosuch'"),
         ('"input-grads-leaf"', '"nosuch"', "hidden_by", "there is no patch 'nosuch'"),
         ('engine = "zero3"', 'engine = "zero9"', "cell", "engine = 'zero9': not one of"),

@@ -1,7 +1,7 @@
 """CONTRIBUTING.md is followed, command by command, from nothing to a patch that acts.
 
-The bug is a real one, small: PEFT's wrapper answers for the module it wraps when DeepSpeed asks whether it
-has hooks. In a copy of the repository the patch that ends it is taken out, and made again as the page says.
+The bug is a real one, small: a wrapper answers for the module it wraps when DeepSpeed asks whether it has
+hooks. In a copy of the repository the patch that ends it is taken out, and made again as the page says.
 The commands are read from the page.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-UPSTREAM, ID = "peft", "zero3-modules-to-save"
+UPSTREAM, ID = "deepspeed", "zero3-delegating-modules"
 FILE = f"patches/{UPSTREAM}/{ID.replace('-', '_')}.py"
 STEPS = re.split(r"(?m)^## (?=\d)", (CHECKOUT / "CONTRIBUTING.md").read_text("utf-8"))[1:]
 # `tests/e2e/test_contributing.py` runs these, with the stack.
@@ -40,26 +40,29 @@ ANSWERS = {
     "compat.toml": {
         "severity": '"crash"',
         "summary": '"ZeRO-3 took a wrapper for the module inside it; it no longer answers for DeepSpeed."',
-        "targets": '["peft.utils.other"]',
-        "requires": '{ peft = ">=0.14", deepspeed = ">=0.16.5,<0.19.3.dev0" }',
+        "targets": '["deepspeed.runtime.zero.parameter_offload"]',
+        "requires": '{ deepspeed = ">=0.16.5.dev0,<0.19.3.dev0" }',
         "upstream": '["https://github.com/deepspeedai/DeepSpeed/pull/8144"]',
     },
 }
 FRAGMENT = f"`{ID}`: LoRA with `modules_to_save` trains under ZeRO-3.\n"
-PEFT = """
-class AuxiliaryTrainingWrapper:
-    def __init__(self, module):
-        self.original_module = module
-
-    def __getattr__(self, name):
-        return getattr(self.__dict__["original_module"], name)
+DEEPSPEED = """
+def has_hooks(module):
+    return hasattr(module, "pre_bwd_fn")
 """
 ASK = """
 import types, vlmpatch
-from peft.utils.other import AuxiliaryTrainingWrapper
-inside = types.SimpleNamespace(ds_grads_remaining=0, weight=1)
-wrapper = AuxiliaryTrainingWrapper(inside)
-print(hasattr(wrapper, "ds_grads_remaining"), wrapper.weight)
+from deepspeed.runtime.zero.parameter_offload import has_hooks
+
+class Wrapper:
+    def __init__(self, module):
+        self.module = module
+
+    def __getattr__(self, name):
+        return getattr(self.module, name)
+
+inside = types.SimpleNamespace(pre_bwd_fn=print, weight=1)
+print(has_hooks(inside), has_hooks(Wrapper(inside)), Wrapper(inside).weight)
 """
 
 
@@ -113,23 +116,23 @@ def fill_in(root: Path) -> None:
 
 
 def acts(root: Path, **environ: str) -> str:
-    """What DeepSpeed is answered by a PEFT of that shape."""
+    """What a DeepSpeed of that shape is answered."""
     site = root.parent / "site"
-    (site / "peft" / "utils").mkdir(parents=True, exist_ok=True)
-    (site / "peft" / "__init__.py").touch()
-    (site / "peft" / "utils" / "__init__.py").touch()
-    (site / "peft" / "utils" / "other.py").write_text(PEFT)
-    for name, version in (("peft", "0.18.1"), ("deepspeed", "0.18.2")):
-        info = site / f"{name}-{version}.dist-info"
-        info.mkdir(exist_ok=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    package = site / "deepspeed" / "runtime" / "zero"
+    package.mkdir(parents=True, exist_ok=True)
+    for folder in (package, package.parent, package.parent.parent):
+        (folder / "__init__.py").touch()
+    (package / "parameter_offload.py").write_text(DEEPSPEED)
+    info = site / "deepspeed-0.18.2.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.18.2\n")
     (site / "ask.py").write_text(ASK)
     return run(f".venv/bin/python {site}/ask.py", root, {"PYTHONPATH": f"{site}:{root}", **environ})[-1]
 
 
 def test_from_nothing_to_a_patch_that_acts(tmp_path: Path) -> None:
     copy = taken_out(tmp_path)
-    assert acts(copy) == "True 1"  # the bug
+    assert acts(copy) == "True True 1"  # the bug
     (lay_out,) = commands(2)
     listed = [line for line in run(lay_out, copy) if re.match(r"\d+\. ", line)]
     assert len(listed) == 26
@@ -143,8 +146,8 @@ def test_from_nothing_to_a_patch_that_acts(tmp_path: Path) -> None:
     assert run(ask, copy) == ["nothing is missing"]
     run(generate, copy)
     run(test, copy)
-    assert acts(copy) == "False 1"
-    assert acts(copy, VLMPATCH_DISABLE=ID) == "True 1"
+    assert acts(copy) == "True False 1"
+    assert acts(copy, VLMPATCH_DISABLE=ID) == "True True 1"
 
 
 def test_the_page_is_read_whole() -> None:

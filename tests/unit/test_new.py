@@ -110,7 +110,7 @@ ABSENT = [
     (FILE, "def look", "def looks", "look: there is no such function"),
     (FILE, "def look", "def", "file: is no Python"),
     (FILE, "Why:", "", "docstring: why it happens"),
-    ("patches/peft/zero3_modules_to_save.py", "https://", "", "docstring: upstream's issue"),
+    ("patches/peft/prefix_under_checkpointing.py", "https://", "", "docstring: upstream's issue"),
     ("failures/F09.toml", "title =", "titel =", "F09.toml: file: titel is an unknown key"),
     ("failures/F09.toml", 'id = "F9"', 'id = "F999"', "F09.toml: file: id is 'F999'"),
     (ENTRY, '{ peft = ">=0.5", ', '{ peft = "new", ', "requires.peft: 'new' is not a PEP 440 range"),
