@@ -25,7 +25,18 @@ _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
-    *("_CALL", "_KEY", "_QUOTED", "_CALLED", "_CLASS", "_MARKED", "_POINTED", "_TITLED", "_SETTING"),
+    *(
+        "_CALL",
+        "_KEY",
+        "_QUOTED",
+        "_CALLED",
+        "_CLASS",
+        "_MARKED",
+        "_POINTED",
+        "_TITLED",
+        "_RAISED",
+        "_SETTING",
+    ),
 )
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (

@@ -54,6 +54,9 @@ KINDS = [
     (traceback(frame(f"{ROOT}/jinja2/x.py", "x"), last="jinja2.exceptions.UndefinedError: 'x'"), "tokenizer"),
     # By the class, or by what it says.
     ("ImportError: this needs another thing", "environment"),
+    ("RuntimeError: Passing `frobs` is not allowed if an engine is on.", "configuration"),
+    ("TypeError: train() argument after ** must be a mapping, not NoneType", "missing"),
+    ("TypeError: train() argument after ** must be a mapping, not list", "other-type"),
     ("NameError: name 'tokenizre' is not defined", "script"),
     ('  File "a.py", line 3\nIndentationError: unexpected indent', "script"),
     ("TypeError: forward() got multiple values for 'frobnicate'", "versions"),
@@ -305,6 +308,24 @@ def test_a_title_that_may_be_ours_does_not_hide_the_part_that_a_traceback_is_cut
     inside = frame(f"{ROOT}/transformers/models/some/processing_some.py", "__call__").rstrip("\n")
     assert page(title + cut + inside) == "data"
     assert of(title).hit is None
+
+
+def test_a_line_that_raises_says_what_it_raises() -> None:
+    """Quoted in a title, or the last line of a traceback that is cut; not where a script is shown."""
+    line = 'raise ValueError(f"do not find {name}, it must be one of {known}")'
+    assert page(f"# [rank0]: {line}\n\nMy own data set.") == "configuration"
+    assert page(traceback(TRAIN, frame("/w/model.py", "pick"), last=f"    {line}")) == "configuration"
+    assert page(f"# It does not run\n\nThe script:\n    {line}\n") == ""
+
+
+def test_an_exception_of_a_rank_is_known_by_its_name_without_the_head_of_its_traceback() -> None:
+    frames = '[rank0]:   File "/w/data/loader.py", line 269, in read\n[rank0]:     next(iter(dataset))\n'
+    chained = "[rank0]: During handling of the above exception, another exception occurred:\n"
+    again = '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/w/launcher.py", line 23, in <mod'
+    assert (
+        page(f"Traceback (most recent call last):\n{frames}[rank0]: StopIteration\n{chained}{again}")
+        == "data"
+    )
 
 
 def test_a_disk_is_no_part_of_a_program() -> None:

@@ -717,6 +717,9 @@ MAYBE = [
     ("Fine-tuning LLaVA: the model's download is interrupted again and again, it fails", "hub"),
     ("用自己的数据微调 InternVL，读数据时出现索引越界的报错", "absent-key"),
     ("LLaVA 微调：图片文件不存在，路径不对", "files"),
+    ("微调 InternVL：24G 单卡装不下这个模型", "out-of-memory"),
+    ("Qwen2.5-VL 微调：训练速度是否正常", "slow"),
+    ("LLaVA 微调：视频输入的形状对不上", "shapes"),
 ]
 UNRELATED = [
     'FSDP with Accelerator(mixed_precision="no"), unet.requires_grad_(True): where are my samples?',
@@ -858,11 +861,12 @@ def test_what_a_setting_is_called_is_nobodys_word() -> None:
 
 def test_a_zero_that_is_told_of_is_no_fraction() -> None:
     told = "# Fine-tuning of LLaVA\n\nFrom the first step on the loss is {}.\n"
-    for zero in ("0", "0.0", "0.000"):
+    for zero in ("0", "0.0", "0.00"):
         found = of(told.format(zero)).hit
         assert found is not None, zero
         assert found.failure.id == "nan"
-    assert of(told.format("0.05")).hit is None
+    for other in ("0.05", "0.35", "0.001"):
+        assert of(told.format(other)).hit is None, other
 
 
 def test_beside_an_error_that_nothing_knows_what_a_person_tells_is_perhaps_that() -> None:

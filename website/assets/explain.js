@@ -57,6 +57,7 @@
       this.TITLED = of("TITLED", "giu");
       this.CLASS = of("CLASS", "gu");
       this.CALLED = of("CALLED", "gu");
+      this.RAISED = of("RAISED", "u");
       this.SETTING = new RegExp(`^(?:${data.expressions.SETTING})$`, "u");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
       this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
@@ -267,7 +268,7 @@
     exception(source, text) {
       const { BARE_EXCEPTION, EXCEPTION } = this.known;
       if (source.traced && /^\p{L}/u.test(text)) return matched(BARE_EXCEPTION, text) || matched(EXCEPTION, text);
-      return ["rror", "xception", "Inter", "Ex"].some((part) => text.includes(part)) ? matched(EXCEPTION, text) : null;
+      return ["rror", "xception", "Iter", "Inter", "Ex"].some((part) => text.includes(part)) ? matched(EXCEPTION, text) : null;
     }
 
     finish(source) {
@@ -475,7 +476,7 @@
     const bare = stem.replace(/ +$/, "");
     for (let at = plain.indexOf(bare); at >= 0; at = plain.indexOf(bare, at + 1)) {
       const after = plain.slice(at + bare.length, at + bare.length + FRACTION);
-      const goesOn = (bare !== stem && /^[0-9a-z_]/.test(after)) || (bare.endsWith("0") && /^\.[0-9]{0,20}[1-9]/.test(after));
+      const goesOn = (bare !== stem && /^[0-9a-z_]/.test(after)) || (bare.endsWith("0") && /^\.?[0-9]{0,20}[1-9]/.test(after));
       const within = stem[0] === "'" ? !(at && /\p{L}/u.test(plain[at - 1])) : at && inside.test(plain[at - 1] + stem[0]);
       if (!goesOn && !within) places.push(at);
     }
@@ -574,6 +575,8 @@
         if (found) return [found, lineAt(text, match.index)];
       }
     }
+    const byTitle = pageRaised(title, part, known);
+    if (byTitle) return [byTitle, title];
     for (const match of title.matchAll(known.TITLED)) {
       const error = match[1].replaceAll(" ", "").toLowerCase();
       const words = error === "keyerror" ? "" : title.slice(match.index + match[0].length);
@@ -606,9 +609,15 @@
     return null;
   }
 
-  /** The page that a traceback without its exception leads to by the part it is in, or nothing. */
+  /** The page of the exception that the code `line` raises with words of its own, or nothing. */
+  function pageRaised(line, part, known) {
+    const match = known.RAISED.exec(line);
+    return match ? page(match[1], `${match[1]}: ${match[2]}`, part, "", known) : "";
+  }
+
+  /** The page that a traceback without its exception leads to: by what its last line raises, or its part. */
   function pageCut(message, known) {
-    return known.data.partsAlone[partOf(message.text, known, true)] || "";
+    return pageRaised(codeIn(message.text, known), partOf(message.text, known), known) || known.data.partsAlone[partOf(message.text, known, true)] || "";
   }
 
   // --- diagnose.py ---------------------------------------------------------------------------------------

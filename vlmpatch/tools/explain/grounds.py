@@ -53,6 +53,11 @@ _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's pro
 _MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
 _CALLED = re.compile(r"([A-Za-z_]\w{0,80})\(")
 _POINTED = re.compile(r"[\s~^│|]*$")  # the marks that Python puts below it
+# The line of code that raises it, and begins to say what.
+_RAISED = re.compile(
+    r"raise (?:[A-Za-z_]\w{0,80}\.){0,6}([A-Za-z_]\w{0,80}(?:Error|Exception))"
+    r"\([rfRF]{0,2}[\"']([^\n]{1,300})"
+)
 # The key that was not there, without what a person goes on to say.
 _KEY = re.compile(r"KeyError[`*]{0,2} ?[:：] {0,3}(['\"])[^'\"\n]{0,200}\1", re.IGNORECASE)
 
@@ -106,8 +111,9 @@ class Grounds(NamedTuple):
         return self._page(message.error, text, self._part(message.text), code(message.text[:begin]))
 
     def cut(self, message: Message) -> str:
-        """The page that a traceback without its exception leads to by the part it is in, or nothing."""
-        return self.within.get(self._part(message.text, cut=True), "")
+        """The page that a traceback without its exception leads to by its last line or part, or nothing."""
+        raised = self._raised(code(message.text), self._part(message.text))
+        return raised or self.within.get(self._part(message.text, cut=True), "")
 
     def quoted(self, message: Message, title: str) -> tuple[str, str]:
         """The page of an exception that a person quotes, in the title before elsewhere, and its line."""
@@ -117,6 +123,8 @@ class Grounds(NamedTuple):
                 before = text[: match.start()].rpartition("\n")[2]
                 if page := self._page(match[1], said(text[match.start() :]), part, before):
                     return page, _line(text, match.start())
+        if page := self._raised(title, part):
+            return page, title
         for match in _TITLED.finditer(title):
             error = match[1].replace(" ", "").lower()
             # A key stands behind a colon: other words after a KeyError are no key.
@@ -149,6 +157,11 @@ class Grounds(NamedTuple):
             if match[1] not in _VAGUE and (page := self._page(match[1], "", part, "")):
                 return page, match.start()
         return "", 0
+
+    def _raised(self, line: str, part: str) -> str:
+        """The page of the exception that the code ``line`` raises with words of its own, or nothing."""
+        match = _RAISED.search(line)
+        return self._page(match[1], f"{match[1]}: {match[2]}", part, "") if match else ""
 
     def _page(self, error: str, said: str, part: str, line: str) -> str:
         return next((each.page for each in self.listed if each.fits(error, said, part, line)), "")

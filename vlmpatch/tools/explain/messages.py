@@ -48,7 +48,8 @@ _PREFIXES = tuple(
 _BOXED = '{"log":"'
 _EXCEPTION = re.compile(
     r"\s*(?:(?:\([\w ]{1,20}\)|\[[A-Z]{2,20}\]|(?:E|ERROR|Error)\b:?) ?)?"
-    r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired))(?:\([\w.]{1,80}\))?"
+    r"((?:[A-Za-z_]\w{0,80}\.){0,12}"
+    r"(?:[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired)|StopIteration))(?:\([\w.]{1,80}\))?"
     r"(?:\s*[:：]|\s*$)"
 )
 _BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
@@ -202,7 +203,7 @@ class Messages:
     def _exception(source: _Source, text: str) -> re.Match[str] | None:
         if source.traced and text[:1].isalpha():
             return _BARE_EXCEPTION.match(text) or _EXCEPTION.match(text)
-        if "rror" in text or "xception" in text or "Inter" in text or "Ex" in text:
+        if "rror" in text or "xception" in text or "Iter" in text or "Inter" in text or "Ex" in text:
             return _EXCEPTION.match(text)
         return None
 

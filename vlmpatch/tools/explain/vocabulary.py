@@ -24,7 +24,7 @@ _SETTING = re.compile(
     r"|[\"']?[a-z0-9]{1,40}(?:_[a-z0-9]{1,40}){1,12}[\"']?\s{0,40}:\s{0,40}[^\s]{1,200})\s{0,8}[,\\]?\s*"
 )
 _WORD = re.compile("[0-9a-z_]")
-_FRACTION = re.compile("[.][0-9]{0,20}[1-9]")
+_FRACTION = re.compile("[.]?[0-9]{0,20}[1-9]")
 _GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
 
 
