@@ -42,6 +42,7 @@ KINDS = [
         traceback(frame(f"{ROOT}/triton/compiler/x.py", "compile"), last="CompilationError: at 1:1"),
         "extension",
     ),
+    (traceback(frame("/tmp/torchinductor_me/x/y.py", "call"), last="AssertionError: wrong"), "compiled"),
     (
         traceback(frame(f"{ROOT}/torch/utils/cpp_extension.py", "load"), last="RuntimeError: no such"),
         "extension",

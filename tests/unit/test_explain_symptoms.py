@@ -339,7 +339,7 @@ def test_texts(text: str, id_: str | None) -> None:
         ("RuntimeError: DataLoader worker (pid 9) is killed by signal: Bus error.", "shared-memory"),
         ("RuntimeError: Error building extension 'cpu_adam'", "extension"),
         ("A small model of pictures is always getting OOM, yet a larger one works!", "out-of-memory"),
-        ('It says "torch._dynamo.exc.Unsupported: hasattr ConstDictVariable to"', "extension"),
+        ('It says "torch._dynamo.exc.Unsupported: hasattr ConstDictVariable to"', "compiled"),
         ("RuntimeError: CUDA error: invalid device ordinal", "devices"),
         (
             "ValueError: loaded state dict contains a parameter group that doesn't match the size of "
@@ -396,6 +396,22 @@ def test_what_a_person_says_of_a_save_tells_whose_timeout_it_is() -> None:
     timeout = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, NumelIn=1)"
     assert said("saving the model: NCCL timeout\n" + timeout) == "F12"
     assert said("the log is saved in /out, then it hangs\n" + timeout) is None
+
+
+# As ms-swift prints its arguments, whatever a run is under.
+PRINTED = "SftArguments(\nfsdp=[],\nfsdp_config=None,\nresume_from_checkpoint=None,\nsave_only_model=True)\n"
+GRAPH = "AssertionError: wrong number of dimensions1 for op: input"
+STAGE3 = 'File "/x/site-packages/deepspeed/runtime/zero/stage3.py", line 2341, in backward\n'
+
+
+def test_printed_arguments_are_no_sign_of_what_they_name() -> None:
+    assert not of(PRINTED + "AssertionError: of the script's own").perhaps
+    assert said(PRINTED + TRACE + STAGE3 + "RuntimeError: self must be a matrix") == "F9"
+    assert said(TRACE + STAGE3 + "RuntimeError: self must be a matrix") == "F9"
+    assert said("RuntimeError: self must be a matrix") is None
+    hit = of(PRINTED + TRACE + GRAPH).hit
+    assert hit is not None
+    assert hit.failure.id == "compiled"
 
 
 def test_a_message_that_many_programs_print_is_named_only() -> None:
