@@ -95,7 +95,7 @@ class World:
 
     def engine(self, **environ: str) -> Engine:
         known = self.catalog()
-        engine = Engine(known, environment.read(environ, known.entries))
+        engine = Engine(known, environment.read(environ, known.entries, known.renamed))
         self.engines.append(engine)
         engine.arm()
         return engine

@@ -27,6 +27,7 @@ WORDS = {
         "target": "Changes",
         "upstream": "Upstream",
         "off": "Switch off",
+        "was": "Formerly",
         "proven": "Verified on",
         "elsewhere": "its own end-to-end test",
         "file": "File",
@@ -50,6 +51,7 @@ WORDS = {
         "target": "修改",
         "upstream": "上游",
         "off": "关闭",
+        "was": "曾用 id",
         "proven": "验证于",
         "elsewhere": "自己的端到端测试",
         "file": "文件",
@@ -102,6 +104,7 @@ def section(entry: Entry, stacks: Iterable[str], language: str) -> Iterator[str]
         "upstream": join.join(f"<{link}>" for link in entry.upstream if link not in own.text),
         "proven": join.join(f"`{stack}`" for stack in stacks) or words["elsewhere"],
         "off": f"`VLMPATCH_DISABLE={entry.id}`",
+        "was": join.join(f"`{old}`" for old in entry.was),
         "file": f"[{path.relative_to(pages.ROOT)}]({_up(language)}{path.relative_to(pages.ROOT)})",
     }
     yield "\n".join(f"- {words[name]}{words['colon']}{said}" for name, said in facts.items() if said)

@@ -24,13 +24,14 @@ RETURNED = {
     "vlmpatch/tools/doctor/verified.py": "sentence",
     "vlmpatch/tools/doctor/installation.py": "sentence",
     "vlmpatch/tools/run.py": "deaf",
+    "vlmpatch/engine/locked.py": "_became",
 }
 ASSIGNED = {
     "vlmpatch/gate/versions.py": ("remark", "several"),
     "vlmpatch/tools/doctor/packages.py": ("remark",),
     "vlmpatch/engine/outlook.py": ("reason",),
     "vlmpatch/engine/switches.py": ("BY_ENVIRONMENT", "UNDONE", "PAUSED"),
-    "vlmpatch/catalog/environment.py": ("what", "remedy"),
+    "vlmpatch/catalog/environment.py": ("what", "remedy", "OUTDATED"),
     "vlmpatch/catalog/read.py": ("what",),
     "vlmpatch/lockfile/lock.py": ("_AGAIN", "what"),
     "vlmpatch/tools/view/usage.py": ("OF_ARGPARSE",),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.conftest import World
+from tests.conftest import PATCH, UPSTREAM, World
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Catalog
 from vlmpatch.catalog.read import parse, read
@@ -43,6 +43,8 @@ def one(world: World, **keys: str) -> Catalog:
         ("summary_zh", "1", "is int, not a string"),
         ("colour", '"red"', "unknown key"),
         ("before", '"yes"', "not a boolean"),
+        ("was", '"old"', "not a list of strings"),
+        ("was", '["Old_Id"]', "is no former id"),
     ],
 )
 def test_a_broken_entry_names_itself_and_spares_the_others(
@@ -55,6 +57,24 @@ def test_a_broken_entry_names_itself_and_spares_the_others(
     assert "compat.toml" in problem.where
     assert key in problem.where
     assert problem.remedy
+
+
+def test_a_former_id_is_never_used_again(world: World) -> None:
+    taken = world.patch("some.module", '{ torch = ">=2" }', was='["old-id"]')
+    for was in ("old-id", taken):
+        world.patch("some.module", '{ torch = ">=2" }', was=f'["{was}"]')
+    found = world.catalog()
+    assert found.renamed == {"old-id": taken}
+    assert [problem.what for problem in found.problems] == ["names an id that another has"] * 2
+
+
+def test_no_patch_has_the_former_id_of_another(world: World) -> None:
+    later = "fake-900001"
+    world.patch("some.module", '{ torch = ">=2" }', was=f'["{later}"]')
+    (world.patches / UPSTREAM / "fake_900001.py").write_text(PATCH)
+    world.patch("some.module", '{ torch = ">=2" }', id=f'"{later}"')
+    (problem,) = world.catalog().problems
+    assert problem.what == "appears twice"
 
 
 def test_a_patch_that_comes_before_names_its_modules(world: World) -> None:

@@ -232,6 +232,34 @@ def test_require(world: World, warnings: list[str]) -> None:
         engine.require([good.replace("fake", "fke")])
 
 
+def test_a_former_id_is_understood_and_told_once(world: World, warnings: list[str]) -> None:
+    id_, package = patched(world, was='["old-id", "older-id"]')
+    engine = world.engine()
+    importlib.import_module(package)
+    for _ in range(2):
+        engine.require(["old-id", id_])
+    (said,) = warnings
+    assert f"[{id_}]: 'old-id' has become '{id_}'" in said
+    with engine.disabled(["old-id"]):
+        assert greeting(package) == "hello you"
+    engine.undo(["older-id"])
+    assert engine.status()[id_].state is State.OFF
+    assert len(warnings) == 2
+    with pytest.raises(PatchError, match=f"patch {id_} is off"):
+        engine.require(["old-id"])
+    engine.redo(["older-id"])
+    assert engine.status()[id_].state is State.APPLIED
+
+
+def test_a_former_id_switches_off_in_the_environment(world: World, warnings: list[str]) -> None:
+    id_, package = patched(world, was='["old-id"]')
+    engine = world.engine(VLMPATCH_DISABLE="old-id")
+    importlib.import_module(package)
+    assert engine.status()[id_].state is State.OFF
+    (said,) = warnings
+    assert f"VLMPATCH_DISABLE: 'old-id' has become '{id_}'. Write the new id" in said
+
+
 def test_two_targets_and_only_one_exists(world: World) -> None:
     id_, package = patched(world, targets='["target0", "target_that_never_comes"]')
     engine = world.engine()

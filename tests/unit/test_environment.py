@@ -29,6 +29,13 @@ def test_unknown_id_is_named_with_the_nearest() -> None:
     assert "zero3-gather" in problem.remedy
 
 
+def test_a_former_id_means_the_patch_that_took_its_place_and_is_told() -> None:
+    found = environment.read({"VLMPATCH_DISABLE": "zero3-old"}, KNOWN, {"zero3-old": "zero3-gather"})
+    assert found.disable == {"zero3-gather"}
+    (problem,) = found.problems
+    assert problem.what == "'zero3-old' has become 'zero3-gather'"
+
+
 @pytest.mark.parametrize("name", ["VLMPATCH_FULL", "VLMPATCH_LAB_GLOO", "VLMPATCH_SOURCES"])
 def test_a_variable_of_the_tests_is_no_mistake(name: str) -> None:
     assert environment.read({name: "x"}, KNOWN).problems == ()

@@ -128,6 +128,17 @@ def test_a_patch_that_is_new(stack: Stack, capsys: pytest.CaptureFixture[str]) -
     assert f"Applied from now on {new}: hello (greeter 1.0; will be applied when" in said(capsys)
 
 
+def test_a_patch_that_has_taken_the_place_of_another(
+    stack: Stack, capsys: pytest.CaptureFixture[str]
+) -> None:
+    new = stack.world.patch("greeter", '{ greeter = ">=1" }', was='["old-id"]')
+    stack.lock()
+    path = Path(stack.path)
+    path.write_text(path.read_text().replace(f'"{new}"', '"old-id"'))
+    assert stack.diff() == 1
+    assert f"No longer applied old-id: has become '{new}'" in said(capsys)
+
+
 def test_a_patch_that_has_changed(stack: Stack, capsys: pytest.CaptureFixture[str]) -> None:
     stack.lock()
     stack.edit(stack.file, '"goodbye"', '"farewell"')

@@ -77,9 +77,11 @@ class Theirs:
         importlib.invalidate_caches()
         return info
 
-    def patch(self, id_: str, target: str = "greeter", source: str = PATCH, failures: str = '["F4"]') -> str:
+    def patch(
+        self, id_: str, target: str = "greeter", source: str = PATCH, failures: str = '["F4"]', also: str = ""
+    ) -> str:
         with (self.home / "compat.toml").open("a") as file:
-            file.write(ENTRY.format(id=id_, target=target, failures=failures))
+            file.write(ENTRY.format(id=id_, target=target, failures=failures) + also)
         (self.home / "patches" / "fakes" / f"{id_.replace('-', '_')}.py").write_text(source)
         importlib.invalidate_caches()
         return f"{self.name}/{id_}"
@@ -89,7 +91,7 @@ class Theirs:
 
     def engine(self, *names: str, **environ: str) -> Engine:
         known = self.catalog(*names)
-        engine = Engine(known, environment.read(environ, known.entries))
+        engine = Engine(known, environment.read(environ, known.entries, known.renamed))
         self.world.engines.append(engine)
         engine.arm()
         return engine
@@ -112,6 +114,17 @@ def test_to_be_installed_switches_nothing_on(theirs: Theirs) -> None:
     assert greeter().greet() == "hello you"
     assert id_ not in running.status()
     assert "acme_patches" not in sys.modules
+
+
+def test_a_former_id_has_the_name_of_the_set_too(theirs: Theirs, warnings: list[str]) -> None:
+    id_ = theirs.patch("polite", also='was = ["civil"]\n')
+    running = theirs.engine(VLMPATCH_DISABLE="acme/civil")
+    assert greeter().greet() == "hello you"
+    with pytest.raises(PatchError, match=f"patch {id_} is off"):
+        running.require(["acme/civil"])
+    with pytest.raises(PatchError, match="'civil' is no patch id"):
+        running.require(["civil"])
+    assert "'acme/civil' has become 'acme/polite'" in warnings[0]
 
 
 def test_named_it_is_applied_reported_and_taken_back(theirs: Theirs, warnings: list[str]) -> None:

@@ -7,6 +7,7 @@ ends a training job.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from vlmpatch.catalog.model import Problem
@@ -27,7 +28,9 @@ _OF_THE_TESTS = (
     "_MINICPMV",
     "_SOURCES",
 )  # and what begins so: never read here, and no mistake
+OUTDATED = "Write the new id: the next minor release does not know the old one"
 LEVELS = ("debug", "info", "warning", "error", "off")
+_NONE: Mapping[str, str] = MappingProxyType({})
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 
@@ -42,16 +45,17 @@ class Settings(NamedTuple):
     problems: tuple[Problem, ...] = ()
 
 
-def read(environ: Mapping[str, str], known: Collection[str]) -> Settings:
+def read(environ: Mapping[str, str], known: Collection[str], renamed: Mapping[str, str] = _NONE) -> Settings:
     """Settings from ``environ``.
 
     Args:
         environ: the environment variables.
         known: the ids of the catalog, against which VLMPATCH_DISABLE is checked.
+        renamed: by each former id, the one it stands for.
     """
     problems = list(_unknown(environ))
     return Settings(
-        disable=_disable(environ.get("VLMPATCH_DISABLE", ""), known, problems),
+        disable=_disable(environ.get("VLMPATCH_DISABLE", ""), known, renamed, problems),
         strict=_switch("VLMPATCH_STRICT", environ, problems),
         log=_log(environ.get("VLMPATCH_LOG", "warning"), problems),
         watch=_switch("VLMPATCH_WATCH", environ, problems),
@@ -73,15 +77,22 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[Problem]:
             yield Problem(name, "no variable of this name is read", remedy)
 
 
-def disabled(environ: Mapping[str, str], known: Collection[str]) -> frozenset[str]:
-    """The patches of ``known`` that VLMPATCH_DISABLE names."""
-    return _disable(environ.get("VLMPATCH_DISABLE", ""), known, [])
+def disabled(
+    environ: Mapping[str, str], known: Collection[str], renamed: Mapping[str, str]
+) -> frozenset[str]:
+    """The patches of ``known`` that VLMPATCH_DISABLE names, by an id or by a former one."""
+    return _disable(environ.get("VLMPATCH_DISABLE", ""), known, renamed, [])
 
 
-def _disable(value: str, known: Collection[str], problems: list[Problem]) -> frozenset[str]:
+def _disable(
+    value: str, known: Collection[str], renamed: Mapping[str, str], problems: list[Problem]
+) -> frozenset[str]:
     asked = {word for word in value.replace(",", " ").split() if word}
     if "all" in asked:
         return frozenset(known)
+    for old in sorted(asked & renamed.keys()):
+        problems.append(Problem("VLMPATCH_DISABLE", f"{old!r} has become {renamed[old]!r}", OUTDATED))
+    asked = {renamed.get(word, word) for word in asked}
     for word in sorted(each for each in asked - set(known) if "/" not in each):
         # One with a slash is of a patch set of others, which may be switched on later.
         remedy = f"{suggestion(word, known)}`python -m vlmpatch list` prints the ids; `all` means every one"

@@ -52,8 +52,9 @@ class Entry(NamedTuple):
     """One patch as the catalog declares it; the fields are those of ``compat.toml``.
 
     ``module`` is not written there: it says where the file named after the patch lies in ``patches/``.
-    ``before`` is for what a target must find when its code runs: it may be left out. ``set`` and ``package``
-    are not written either: the patch set of others it is from, and the package that its module is in.
+    ``before`` is for what a target must find when its code runs, ``was`` for the ids of patches whose place
+    it took: both may be left out. ``set`` and ``package`` are not written either: the patch set of others it
+    is from, and the package that its module is in.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Entry(NamedTuple):
     requires: dict[str, str]
     upstream: tuple[str, ...]
     before: bool = False
+    was: tuple[str, ...] = ()
     set: str = ""
     package: str = "vlmpatch.patches"
 
@@ -104,6 +106,11 @@ class Catalog(NamedTuple):
     problems: tuple[Problem, ...]
     sets: Mapping[str, PatchSet] = MappingProxyType({})
     conflicts: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def renamed(self) -> dict[str, str]:
+        """By each former id, the patch that has taken its place."""
+        return {old: entry.id for entry in self.entries.values() for old in entry.was}
 
     @property
     def patches(self) -> str:

@@ -22,7 +22,7 @@ SEVERITIES = ("crash", "hang", "silent", "cost")
 _ID = r"[a-z0-9]+(-[a-z0-9]+)*"
 _TARGET = r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*"
 _WRITTEN = tuple(field for field in Entry._fields if field not in ("module", "set", "package"))
-_OPTIONAL = ("before", "summary_zh")  # without its Chinese a summary is English in both languages
+_OPTIONAL = ("before", "summary_zh", "was")  # without its Chinese a summary is English in both languages
 
 
 class _Invalid(Exception):
@@ -78,6 +78,7 @@ def parse(data: Mapping[str, Any], path: str) -> Catalog:
     """
     problems: list[Problem] = []
     entries: dict[str, Entry] = {}
+    taken: set[str] = set()
     if data.get("schema") != SCHEMA:
         what = f"schema is {data.get('schema')!r}, this vlmpatch reads schema {SCHEMA}"
         problems.append(Problem(f"{path}, schema", what, "Install the vlmpatch this catalog belongs to"))
@@ -95,9 +96,12 @@ def parse(data: Mapping[str, Any], path: str) -> Catalog:
         where = f"{path}, patch {name!r}" if isinstance(name, str) else f"{path}, patch number {number}"
         try:
             entry = _entry(raw, modules)
-            if entry.id in entries:
+            if entry.id in taken:
                 raise _Invalid("id", "appears twice", "Give each patch its own id")
+            if not taken.isdisjoint(entry.was):
+                raise _Invalid("was", "names an id that another has", "An id is never used again")
             entries[entry.id] = entry
+            taken.update({entry.id, *entry.was})
         except _Invalid as error:
             problems.append(Problem(f"{where}, {error.key}", error.what, error.remedy))
     return Catalog(path, entries, _modules(data, path, problems), tuple(problems))
@@ -135,6 +139,7 @@ def _entry(raw: object, modules: Mapping[str, list[str]]) -> Entry:
         requires=_table(raw["requires"], "requires"),
         upstream=_strings(raw, "upstream"),
         before=_flag(raw, "before"),
+        was=_strings(raw, "was") if "was" in raw else (),
     )
     _check(entry)
     return entry
@@ -168,6 +173,9 @@ def _check(entry: Entry) -> None:
         if entry.before and "*" in target:
             what = f"does not go with the pattern {target!r}"
             raise _Invalid("before", what, "Name the module, or leave it out")
+    for old in entry.was:
+        if not re.fullmatch(_ID, old) or old == entry.id:
+            raise _Invalid("was", f"{old!r} is no former id", "Write the id that users know it by")
     if not entry.requires:
         raise _Invalid("requires", "is empty", 'Bound the patch: requires = { torch = ">=2.1" }')
 

@@ -140,7 +140,11 @@ def _theirs(entry: Entry, patch_set: PatchSet, own: set[str]) -> Entry:
     """``entry`` under its whole id; a failure that the set does not describe is one of ours."""
     failures = tuple(f"{patch_set.name}/{each}" if each in own else each for each in entry.failures)
     return entry._replace(
-        id=f"{patch_set.name}/{entry.id}", failures=failures, set=patch_set.name, package=patch_set.package
+        id=f"{patch_set.name}/{entry.id}",
+        failures=failures,
+        was=tuple(f"{patch_set.name}/{old}" for old in entry.was),
+        set=patch_set.name,
+        package=patch_set.package,
     )
 
 

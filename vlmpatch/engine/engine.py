@@ -92,7 +92,7 @@ class Engine:
                 raise PatchError("; ".join(conflicts))
             self._outcomes.update({id_: {} for id_ in new})
             self._told.update({id_: WeakSet() for id_ in new})
-            off = environment.disabled(os.environ, made.entries) & new.keys()
+            off = environment.disabled(os.environ, made.entries, made.renamed) & new.keys()
             self._switches.switch_off(off, BY_ENVIRONMENT)
             self.catalog = made
         self._wait_for(new.values())  # not under the lock: those whose target is there are applied now
@@ -310,7 +310,12 @@ class Engine:
         return self.journal.rollback(ids)
 
     def _known(self, ids: Iterable[str]) -> list[str]:
-        chosen = list(ids)
+        renamed = self.catalog.renamed
+        asked = list(ids)
+        for old in asked:
+            if new := renamed.get(old):
+                log.warn_once(new, old, f"{old!r} has become {new!r}. {environment.OUTDATED}")
+        chosen = list(dict.fromkeys(renamed.get(id_, id_) for id_ in asked))
         for id_ in chosen:
             if id_ not in self.catalog.entries:
                 hint = environment.suggestion(id_, self.catalog.entries)
@@ -330,6 +335,6 @@ def make(environ: Mapping[str, str]) -> Engine:
         from vlmpatch.catalog import sets  # importlib.metadata is slow to import
 
         catalog = sets.add(catalog, named, "VLMPATCH_SETS")
-    asked = environment.read(environ, catalog.entries)
+    asked = environment.read(environ, catalog.entries, catalog.renamed)
     log.configure(asked.log)
     return Engine(catalog, asked)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from vlmpatch import __version__
-from vlmpatch.catalog.model import Catalog
+from vlmpatch.catalog.model import Catalog, Status
 from vlmpatch.engine.outlook import Outlook, lock_of, outlook
 from vlmpatch.lockfile.difference import Difference, compare
 from vlmpatch.lockfile.lock import read
@@ -45,8 +45,18 @@ def differences(path: str, catalog: Catalog, found: Mapping[str, Outlook]) -> li
     """
     lock = read(path)
     here = lock_of(catalog, found, __version__, lock.packages)
-    reasons = {id_: each.status.reason for id_, each in found.items()}
-    return [each for each in compare(lock, here, reasons) if not each.waits]
+    statuses = {id_: each.status for id_, each in found.items()}
+    return [each for each in compare(lock, here, reasons(catalog, statuses)) if not each.waits]
+
+
+def reasons(catalog: Catalog, statuses: Mapping[str, Status]) -> dict[str, str]:
+    """By patch, why it applies or does not; of a former id, what has become of it."""
+    gone = {old: _became(new) for old, new in catalog.renamed.items()}
+    return gone | {id_: status.reason for id_, status in statuses.items()}
+
+
+def _became(new: str) -> str:
+    return f"has become {new!r}"
 
 
 def sentence(path: str, found: list[Difference]) -> str:

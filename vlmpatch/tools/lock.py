@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from vlmpatch import __version__
 from vlmpatch.catalog import environment
 from vlmpatch.catalog.model import Catalog, State, Status
-from vlmpatch.engine.locked import outlooks
+from vlmpatch.engine.locked import outlooks, reasons
 from vlmpatch.engine.outlook import lock_of
 from vlmpatch.gate import versions
 from vlmpatch.lockfile import lock as lockfile
@@ -42,7 +42,7 @@ def here(catalog: Catalog, also: Collection[str] = ()) -> tuple[Lock, dict[str, 
         catalog: what is known.
         also: packages whose versions are wanted, whether a patch asks about them or not.
     """
-    off = environment.read(os.environ, catalog.entries).disable
+    off = environment.read(os.environ, catalog.entries, catalog.renamed).disable
     found = outlooks(catalog, off)
     return lock_of(catalog, found, __version__, also), {id_: each.status for id_, each in found.items()}
 
@@ -102,8 +102,7 @@ def diff(catalog: Catalog, say: Words, path: str, other: str, view: str, form: s
     except Unreadable as error:
         print(f"{error.where}: {say.told(f'{error.what}. {error.remedy}')}", file=sys.stderr)
         return 2
-    reasons = {id_: status.reason for id_, status in statuses.items()}
-    change = Change(before, after, tuple(compare(before, after, reasons)))
+    change = Change(before, after, tuple(compare(before, after, reasons(catalog, statuses))))
     if view == "json":
         print(json.dumps(data(change), ensure_ascii=False, indent=2))
     elif view == "markdown":
@@ -189,7 +188,8 @@ def _line(each: Difference, catalog: Catalog, say: Words) -> str:
         return f"{each.name}{say.mark(': ')}{each.before} → {each.after}"
     entry = catalog.entries.get(each.name)
     if entry is None:
-        return f"{each.name}{say.mark(': ')}{say('this vlmpatch has no such patch')}"
+        why = say.told(each.reason) if each.reason else say("this vlmpatch has no such patch")
+        return f"{each.name}{say.mark(': ')}{why}"
     if each.kind == "removed":
         return f"{each.name}{say.mark(': ')}{say.told(each.reason)}" if each.reason else each.name
     why = say.bracketed(say.told(each.reason)) if each.reason else ""

@@ -102,7 +102,7 @@ def examine(
         revisions: say which revision of a patch was verified, which takes most of the time.
     """
     catalog, asked, say = catalog or sets.known(os.environ), asked or Asked(), say or Words("en")
-    chosen = environment.read(os.environ, catalog.entries)
+    chosen = environment.read(os.environ, catalog.entries, catalog.renamed)
     others = sorted({name for entry in catalog.entries.values() for name in entry.requires} - set(_PACKAGES))
     packages = {name: package(name, catalog.modules.get(name, name)) for name in (*_PACKAGES, *others)}
     known = {name: found.version for name, found in packages.items()}
@@ -217,7 +217,7 @@ def _unhad(patches: tuple[Status, ...], say: Words) -> Iterator[Finding]:
 
 def _problems(problems: Iterable[Problem], kind: str, severity: str, say: Words) -> Iterator[Finding]:
     for problem in problems:
-        title = say("This setting is not understood.")
+        title = say("This setting is to be corrected.")
         what = f"{problem.where}{say.mark(': ')}{say.told(problem.what)}"
         yield Finding(kind, severity, title, what, say.told(problem.remedy))
 

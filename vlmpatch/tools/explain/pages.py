@@ -19,9 +19,13 @@ Known: TypeAlias = Entry | Failure | Code
 
 
 def called(name: str, catalog: Catalog) -> Known | None:
-    """The patch, failure or code of that name."""
+    """The patch, by its id or a former one, failure or code of that name."""
     known = failures.every(catalog)
-    return catalog.entries.get(name) or known.called(name) or codes.read().get(name.upper())
+    return (
+        catalog.entries.get(catalog.renamed.get(name, name))
+        or known.called(name)
+        or codes.read().get(name.upper())
+    )
 
 
 def page(known: Known, catalog: Catalog, say: Words) -> Page:

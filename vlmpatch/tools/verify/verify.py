@@ -46,6 +46,7 @@ def verify(
         The exit code: 0 all is well, 1 a patch does not keep its promise or could not be tried, 2 there
         is no such patch, 3 the disk is full, which says nothing of a patch.
     """
+    only = [catalog.renamed.get(id_, id_) for id_ in only]
     if unknown := [id_ for id_ in only if id_ not in catalog.entries]:
         print(words("{id} is no patch id; `python -m vlmpatch list` prints them", id=unknown[0]))
         return 2
