@@ -45,6 +45,15 @@ def test_list_prints_every_patch_in_both_languages() -> None:
         assert "".join(entry.summary_zh.split()) in "".join(chinese.stdout.split())
 
 
+def test_a_word_too_many_is_answered_with_what_the_command_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--lang", "en", "doctor", "train.sh"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "[--command LINE]" in said
+    assert "vlmpatch doctor: error: unrecognized arguments: train.sh" in said
+
+
 def test_list_says_once_what_is_wrong_with_the_catalog(tmp_path: Path) -> None:
     for name in ("vlmpatch", "patches", "failures"):
         shutil.copytree(CHECKOUT / name, tmp_path / name)

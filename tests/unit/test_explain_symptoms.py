@@ -292,6 +292,16 @@ def test_texts(text: str, id_: str | None) -> None:
         ),
         ("trainable params: 0 || all params: 9\n" + NO_GRAPH, "nothing-trained"),
         ('File "/x/mmf/trainers/core/training_loop.py", line 33, in f\n' + UNUSED, "unused-parameters"),
+        (
+            "[rank0]: See https://github.com/pytorch/pytorch/issues/166926 for more details and\n"
+            "[rank0]: workaround examples.\n",
+            "recompute-end",
+        ),
+        (
+            "Tip: To see a more detailed error message, either pass `debug=True` to\n"
+            "`torch.utils.checkpoint.checkpoint(...)` or wrap the code block\n",
+            "recompute-end",
+        ),
         ("RuntimeError: Expected all tensors to be on the same device, but found two", "device-map"),
         (
             "../aten/src/ATen/native/cuda/IndexKernel.cu:93: operator(): block: [0,0,0], thread: [0,0,0] "

@@ -25,6 +25,12 @@ def parsers(say: Words) -> type[argparse.ArgumentParser]:
     """The class of a parser, and of those of its commands, that speak as ``say`` does."""
 
     class Parser(argparse.ArgumentParser):
+        def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+            found, rest = super().parse_known_args(args, namespace)
+            if rest:  # said by the command's own parser: its usage shows what it takes
+                self.error(f"unrecognized arguments: {' '.join(rest)}")
+            return found, rest
+
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
             self.exit(2, f"{self.prog}: {say('error')}: {say.told(message)}\n")
