@@ -11,6 +11,9 @@ What is done: where the state dict is left to PEFT, PEFT first chooses what belo
 meet, without a collective, and gather that much and no more. Rank 0 writes, or whichever rank says
 ``is_main_process=True``. A rank that is alone gets an error within a minute.
 
+Left alone: an adapter that is whole on this rank, put in after the engine was made (as PEFT itself does where
+PiSSA's difference is saved). One rank may ask for it.
+
 Every PEFT. Upstream: https://github.com/huggingface/peft/issues/2450
 """
 
@@ -54,9 +57,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 return original(model, gathered, *args, **kw)
             if is_on_rank_0(model):
                 return {}  # transformers 5 calls _save on every rank; this one writes nothing
-            rendezvous(patch, model.parameters(), f"saving the adapter of {type(model).__name__}", why=REMEDY)
             found = original(model, model.state_dict(keep_vars=True), *args, **kw)
-            return {name: _values(value) for name, value in found.items()}
+            if any(absent(value) for value in found.values()):
+                said = f"saving the adapter of {type(model).__name__}"
+                rendezvous(patch, model.parameters(), said, why=REMEDY)
+                return {name: _values(value) for name, value in found.items()}
         return original(model, state_dict, *args, **kw)
 
     def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -44,6 +44,7 @@ OPTIONS = {  # the words of an option, after the verb
     "lora-plus": f"sft {LORA} --lorap_lr_ratio 16",
     "modules-to-save": f"sft {LORA} --modules_to_save embed_tokens lm_head",
     "neftune": f"sft {LORA} --neftune_noise_alpha 5",
+    "pissa": f"sft {LORA} --init_weights pissa",
     "boft": "sft --tuner_type boft",
     "vera": "sft --tuner_type vera --target_modules q_proj",
     "adalora": "sft --tuner_type adalora",

@@ -73,6 +73,7 @@ CASES: dict[str, list[Expected]] = {
 INNOCENT = [
     "trainer",
     "trainer-ignoring-ungathered",
+    "adapter-put-in-later",
     "empty-tensors-of-users",
     "loaded-by-who-gathers",
     "resumed",

@@ -557,6 +557,21 @@ def adapter_saved_on_one_rank(stage: Stage) -> dict[str, Any]:
 
 
 @case
+def adapter_put_in_later(stage: Stage) -> dict[str, Any]:
+    """What rank 0 alone asks for of an adapter that came after the engine: it is whole on every rank."""
+    import peft
+
+    model = bert_engine(stage, adapter=True).module
+    model.add_adapter("later", peft.LoraConfig(r=2, target_modules=["query", "value"]))
+    own = [(name, value) for name, value in model.named_parameters() if ".later." in name]
+    right = {name.replace(".later.", "."): value.detach() for name, value in own}
+    if stage.rank:
+        return {"differing": []}
+    found = peft.get_peft_model_state_dict(model, adapter_name="later")
+    return {"differing": differing(found, right)}
+
+
+@case
 def gathered_dtypes(stage: Stage) -> dict[str, Any]:
     """A weight in bytes beside a bias: trained where ZeRO-3 keeps both whole and where not, and saved."""
     import deepspeed
