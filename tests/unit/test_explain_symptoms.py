@@ -312,6 +312,15 @@ def test_texts(text: str, id_: str | None) -> None:
         ("RuntimeError: Input type (float) and bias type (c10::BFloat16) should be the same", "dtype"),
         ("RuntimeError: x has been modified by an inplace operation: [torch.FloatTensor [4]]", "in-place"),
         ("RuntimeError: Caught StopIteration in replica 1 on device 1.", "data-parallel"),
+        ("pod sft-0: command terminated with exit code 137", "killed"),
+        ("train.sh: line 3: 12345 Killed                  python finetune.py --bf16 true", "killed"),
+        (
+            "slurmstepd: error: *** JOB 1 ON n1 CANCELLED AT 2025-07-12T10:11:12 DUE TO TIME LIMIT ***",
+            "stopped",
+        ),
+        ("Received Signals.SIGHUP death signal, shutting down workers", "stopped"),
+        ("SignalException: Process 12 got signal: 1", "stopped"),
+        ("SignalException: Process 12 got signal: 15", "peers"),
         ("Loading checkpoint shards:   0%|          | 0/3 [00:00<?, ?it/s]Killed", "killed"),
         ("AssertionError: Check batch related parameters. train_batch_size is not", "configuration"),
         (

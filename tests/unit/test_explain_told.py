@@ -853,10 +853,36 @@ def test_what_a_setting_is_called_is_nobodys_word() -> None:
     said = of(stuck + "swift sft it saves each hundred steps\n").hit
     assert said is not None
     assert said.failure.id == "F12"
-    for setting in ("--save_steps 100 \\", "  save_steps: 100", '"save_steps": 100,', "--save-steps=100"):
+    for setting in (
+        "--save_steps 100 \\",
+        "  save_steps: 100",
+        '"save_steps": 100,',
+        "--save-steps=100",
+        "save_steps=100,",
+    ):
         found = of(stuck + setting + "\n")
         assert found.hit is None, setting
         assert "F12" not in [failure.id for failure in found.perhaps], setting
+
+
+def test_what_an_object_prints_of_its_settings_is_nobodys_word() -> None:
+    """ms-swift and HF's scripts print all their arguments: what a run was told is not what it suffered."""
+    given = (
+        "gradient_checkpointing=True",
+        "use_cache=False",
+        "max_length=None",
+        "task_type=None",
+        "max_shard_size='5GB'",
+        "packing=False",
+        "freeze_vit=True",
+        "deepspeed={'zero_optimization': {'stage': 3, 'overlap_comm': False}}",
+    )
+    assert [failure.id for failure in of("checkpointing and the kv cache: a size mismatch\n").perhaps] == [
+        "F20"
+    ]
+    whole = of("[INFO:swift] args: SftArguments(" + ", ".join(given) + ", seed=42)\nTrain:   0%|\n")
+    lines = of("TrainingArguments(\n" + ",\n".join(given) + ",\n)\nTrain:   0%|\n")
+    assert [whole.hit, *whole.perhaps, lines.hit, *lines.perhaps] == [None, None]
 
 
 def test_a_zero_that_is_told_of_is_no_fraction() -> None:

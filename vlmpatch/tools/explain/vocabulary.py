@@ -18,10 +18,12 @@ NEAR = 240  # characters in which words that belong together stand
 SOON = 28  # characters in which the second word of `a~b` begins
 HEARD = 64  # texts that every symptom which is told of is held against, one after another
 _QUOTES = str.maketrans({"\u2019": "'", "`": ""})
-# A line of a configuration or of a launch that is one setting.
+# A line of a configuration or of a launch that is one setting, or an object that is printed with its many.
 _SETTING = re.compile(
     r"\s*(?:--[a-z0-9]{1,40}(?:[_-][a-z0-9]{1,40}){1,12}(?:[ =]{1,8}[^\s]{1,200})?"
     r"|[\"']?[a-z0-9]{1,40}(?:_[a-z0-9]{1,40}){1,12}[\"']?\s{0,40}:\s{0,40}[^\s]{1,200})\s{0,8}[,\\]?\s*"
+    r"|_?[a-z0-9]{1,40}(?:_[a-z0-9]{1,40}){1,12}=[^\n]{1,400},"
+    r"|[^(\n]{0,200}\((?:[a-z_][a-z0-9_]{0,80}=[^=\n]{0,400}, ?){8,400}[^\n]*"
 )
 _WORD = re.compile("[0-9a-z_]")
 _FRACTION = re.compile("[.]?[0-9]{0,20}[1-9]")
