@@ -51,12 +51,13 @@ PAST_THE_ENGINE = {
 # A module of the user's own around the model, which asks its tower for more: see wrappers.py.
 WRAPPERS = ("wrapper", "wrapper-before", "wrapper-several", "wrapper-embedded", "wrapper-detached")
 SCENARIOS = (
-    *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "dummy-first"),
+    *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "biases", "dummy-first"),
     *("two-backwards", "overflow", "old_names", *PAST_THE_ENGINE, *WRAPPERS),
 )
 # Each forward has a backward of its own.
 BACKWARDS_APART = ("two-backwards", "first-past-the-engine")
-PLAIN_SCENARIOS = ("extra", "frozen", "projector", "overflow", *WRAPPERS)  # those that change what is right
+# Those that change what is right.
+PLAIN_SCENARIOS = ("extra", "frozen", "projector", "biases", "overflow", *WRAPPERS)
 PLAIN_CONFIG = ("gradient_clipping",)  # of DeepSpeed's configuration, what changes what is right
 
 
@@ -89,9 +90,10 @@ class Cell:
     # "resume-within" (in the second window, which then begins anew), "overflow" (the first step's loss is
     # infinite on one rank, so a loss scaler passes over that step), "no_sync" (ZeRO-1), "extra" (a trainable
     # parameter that nothing uses), "frozen" (the vision tower), "projector" (only what
-    # joins the tower to the language model is trained), "dummy-first" (the tower runs on a rank without an
-    # image too, before the text embedding and not after it), "two-backwards" (each forward has a backward of
-    # its own before the step), "old_names" (a trainer is built with the names that arguments had in 2024),
+    # joins the tower to the language model is trained), "biases" (only they are), "dummy-first" (the tower
+    # runs on a rank without an image too, before the text embedding and not after it), "two-backwards" (each
+    # forward has a backward of its own before the step), "old_names" (a trainer is built with the names that
+    # arguments had in 2024),
     # "past-the-engine" (loss.backward() by itself), "first-past-the-engine" (the first of two backwards),
     # and those of WRAPPERS.
     scenario: str = ""

@@ -91,6 +91,7 @@ PROJECTORS = ("merger", "projector", "connector")  # Qwen's and GLM's is a part 
 TRAINED: dict[str, Callable[[str], bool]] = {
     "frozen": lambda name: not any(tower in name for tower in TOWERS),
     "projector": lambda name: any(projector in name for projector in PROJECTORS),
+    "biases": lambda name: name.endswith("bias"),
 }
 
 

@@ -363,7 +363,7 @@ def _said(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict | bool) else str(value)
 
 
-def trl_grpo(cell: Cell, folder: Path, output: Path) -> None:
+def trl_grpo(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     """Answers to an image, each worth what its tokens are; what stands for an image is not among them."""
     import datasets
     import trl
@@ -374,7 +374,7 @@ def trl_grpo(cell: Cell, folder: Path, output: Path) -> None:
     ]
     processor = transformers.AutoProcessor.from_pretrained(folder, padding_side="left")
     settings = trl.GRPOConfig(
-        **{**_said_of(cell, output), "per_device_train_batch_size": 2},
+        **{**_said_of(cell, output), "per_device_train_batch_size": 2, **more},
         num_generations=2,
         max_completion_length=8,
         generation_kwargs={"suppress_tokens": processor.tokenizer.all_special_ids},
@@ -390,6 +390,11 @@ def trl_grpo(cell: Cell, folder: Path, output: Path) -> None:
         train_dataset=datasets.Dataset.from_list(data).cast_column("image", datasets.Image()),
         processing_class=processor,
     ).train()
+
+
+def trl_grpo_near(cell: Cell, folder: Path, output: Path) -> None:
+    """The same, held near the model without its adapter, which then runs between answer and training."""
+    trl_grpo(cell, folder, output, beta=0.04, gradient_accumulation_steps=2, max_steps=2)
 
 
 def llamafactory_unused(cell: Cell, folder: Path, output: Path) -> None:
@@ -505,6 +510,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "swift_sft": swift,
     "swift_dpo": swift_dpo,
     "trl_grpo": trl_grpo,
+    "trl_grpo_near": trl_grpo_near,
     "llamafactory_sft": llamafactory,
     "llamafactory_sft_unused": llamafactory_unused,
     "axolotl_sft": axolotl,
@@ -519,6 +525,7 @@ PACKAGES = {
     "swift_sft": "swift",
     "swift_dpo": "swift",
     "trl_grpo": "trl",
+    "trl_grpo_near": "trl",
     "llamafactory_sft": "llamafactory",
     "llamafactory_sft_unused": "llamafactory",
     "axolotl_sft": "axolotl",

@@ -18,6 +18,8 @@ zero3_copied_whole: Any = importlib.import_module("vlmpatch.patches.peft.zero3_c
 zero3_unknown_type_warning: Any = importlib.import_module(
     "vlmpatch.patches.deepspeed.zero3_unknown_type_warning"
 )
+zero3_bias: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_bias_of_frozen_weight")
+zero3_renumbered: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_renumbered_modules")
 zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls")
 
 
@@ -154,3 +156,39 @@ def test_a_sharded_checkpoint_of_ones_own_may_hold_an_empty_slice() -> None:
     for whole in (tensor(0), tensor(16)):  # nothing gathered, or the weight alone
         with pytest.raises(RuntimeError, match=r"head\.bias would be written empty"):
             file.refuse(names, {"head.bias": tensor(0), "head.weight": whole})
+
+
+LINEAR = """
+class LinearFunctionForZeroStage3:
+    @staticmethod
+    def backward(ctx, grad_output):
+        {}
+        if ctx.needs_input_grad[1]:
+            {}
+"""
+
+
+def test_a_linear_layer_that_counts_dimensions_first_is_left_alone() -> None:
+    def look(*lines: str) -> str | None:
+        code = api.Code("deepspeed.runtime.zero.linear", "linear.py", LINEAR.format(*lines))
+        said: str | None = zero3_bias.look(code)
+        return said
+
+    counted = "dim = grad_output.dim()"
+    assert look("pass", counted) is None
+    assert look(counted, "pass") == "dimensions are counted whatever is trained"
+    with pytest.raises(api.Unrecognised):
+        look("pass", "pass")
+
+
+@pytest.mark.parametrize("name", ["ds_id", "id"])
+def test_a_recorded_step_is_known_by_the_numbers_of_its_modules(name: str) -> None:
+    first, second = (SimpleNamespace(**{name: number}) for number in (1, 2))
+    coordinator = SimpleNamespace(
+        **{zero3_renumbered.ORDER: [first, second, first], zero3_renumbered.STEPS: {1: [0, 2], 2: [1]}}
+    )
+    assert not zero3_renumbered._renumbered(coordinator)
+    setattr(second, name, 3)
+    assert zero3_renumbered._renumbered(coordinator)
+    setattr(second, name, 1)  # DeepSpeed gives the first module the last one's number
+    assert zero3_renumbered._renumbered(coordinator)
