@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 import wrapt
 
-from vlmpatch.journal.changes import Hook
+from vlmpatch.journal.changes import Hook, Hooked
 from vlmpatch.journal.journal import ABSENT, AlreadyPatched, Foreign, Journal, default_of
 from vlmpatch.journal.values import assign
 
@@ -940,3 +940,27 @@ def test_the_signature_behind_another_librarys_descriptor(journal: Journal) -> N
     journal.rollback(["p"])
     assert isinstance(vars(Target)["method"], Silent)
     assert "method" not in vars(Below)
+
+
+def test_a_hook_is_held_against_none_of_other_modules(
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a mixture of experts: 16,000 hooks, each against all others, took 91 seconds."""
+    compared: list[Hooked] = []
+    same = Hooked.same
+
+    def counted(self: Hooked, other: Hooked) -> bool:
+        compared.append(other)
+        return same(self, other)
+
+    monkeypatch.setattr(Hooked, "same", counted)
+    modules = [Hookable() for _ in range(300)]
+    for module in modules:
+        journal.hook("p", module.register, loud)
+    assert len(compared) < len(modules)
+    journal.hook("p", modules[0].register, loud)
+    assert len(modules[0].hooks) == 1
+    journal.rollback(["p"])
+    assert not any(module.hooks for module in modules)
+    journal.hook("p", modules[0].register, loud)
+    assert len(modules[0].hooks) == 1

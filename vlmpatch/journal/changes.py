@@ -191,6 +191,12 @@ class Hooked:
         """See ``Change.alive``."""
         return self._register() is not None
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Equal for those that are the same; ids are given anew, so others may have it later."""
+        register, hook = self._register(), self._hook()
+        return id(getattr(register, "__self__", register)), id(getattr(hook, "__wrapped__", None))
+
     def same(self, other: Hooked) -> bool:
         """Whether both register one function with one object."""
         mine, others = (getattr(each._hook(), "__wrapped__", None) for each in (self, other))

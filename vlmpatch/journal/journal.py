@@ -69,6 +69,8 @@ class Journal:
         self._records: list[Record] = []
         self._overrides = OverrideStack()
         self.lock = Lock()
+        # By patch and place: a model has tens of thousands of modules, each of which may be hooked.
+        self._hooks: dict[tuple[str, int, int], list[tuple[Record, Hooked]]] = {}
         self._sets: set[str] = set()  # whose changes there were; nearly always ours alone
         self._kept = 64  # changes there were when those of dead objects were last forgotten
 
@@ -152,8 +154,7 @@ class Journal:
             yield
         finally:
             with self.lock:
-                if record in self._records:
-                    self._records.remove(record)
+                if self._forget(record):
                     record.take_off()
 
     def set_item(self, patch: str, mapping: MutableMapping[Any, Any], key: Any, value: Any) -> None:
@@ -186,9 +187,12 @@ class Journal:
         """
         hooked = Hooked(register, Hook(function), kwargs)
         with self.lock:
-            present = [record.change for record in self._records if record.patch == patch and record.on]
-            if not any(isinstance(change, Hooked) and change.same(hooked) for change in present):
-                self._do(Record(patch, f"hook {function.__qualname__}", hooked))
+            key = (patch, *hooked.place)
+            present = self._hooks.get(key, [])
+            if not any(record.on and other.same(hooked) for record, other in present):
+                record = Record(patch, f"hook {function.__qualname__}", hooked)
+                self._hooks[key] = [*present, (record, hooked)]
+                self._do(record)
 
     def rollback(self, patches: Collection[str]) -> list[str]:
         """Undo all changes of ``patches``, newest first across them; returns the remarks."""
@@ -196,7 +200,8 @@ class Journal:
             remarks = []
             for record in [record for record in reversed(self._records) if record.patch in patches]:
                 remarks.append(record.take_off())
-                self._records.remove(record)
+                self._forget(record)
+            self._hooks = {key: there for key, there in self._hooks.items() if key[0] not in patches}
         return [remark for remark in remarks if remark]
 
     def ran_again(self, module: ModuleType) -> None:
@@ -279,6 +284,14 @@ class Journal:
                 return (record, former) if there else None
         return None
 
+    def _forget(self, record: Record) -> bool:
+        """Take ``record`` out, the latest soonest; whether it was there."""
+        for index in range(len(self._records) - 1, -1, -1):
+            if self._records[index] is record:
+                del self._records[index]
+                return True
+        return False
+
     def _do(self, record: Record) -> None:
         self._sets.add(_set_of(record.patch))
         # Recorded first: whatever interrupts what follows, it can be undone.
@@ -286,6 +299,11 @@ class Journal:
         record.change.on()
         if len(self._records) > 2 * self._kept:
             self._records = [record for record in self._records if record.change.alive]
+            kept = set(map(id, self._records))
+            hooks = (
+                (key, [each for each in there if id(each[0]) in kept]) for key, there in self._hooks.items()
+            )
+            self._hooks = {key: there for key, there in hooks if there}
             self._overrides.prune()
             self._kept = max(64, len(self._records))
 
