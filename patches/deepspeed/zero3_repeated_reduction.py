@@ -18,7 +18,7 @@ before the gradient it adds to, so there the run ends with an error that says wh
 
 The non-reentrant variant, which vlmpatch makes the default, sums before it reduces and never comes here.
 
-Every release from 0.14.4 to 0.19.8. Upstream: https://github.com/deepspeedai/DeepSpeed/issues/4505
+Every release from 0.12.6 to 0.19.8. Upstream: https://github.com/deepspeedai/DeepSpeed/issues/4505
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from vlmpatch.api import Argument, Code, Patch
 
 from .._shared.known_shapes import recognise
 
-# Every shape these had from 0.14.4 to 0.19.8: digest and the release that brought it.
+# Every shape these had from 0.12.6 to 0.19.8: digest and the release that brought it.
 SHAPES = {
     "DeepSpeedZeroOptimizer_Stage3.partition_grads": {
         "ac6f751b9fc6": "0.14.0",
