@@ -21,17 +21,16 @@ ZERO3, FSDP1, FSDP2 = "ds_id", "_fsdp_flattened", "device_mesh"  # what they lea
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
     """Those of ``gathering_groups`` whose ranks wait in a forward that begins now.
 
-    What is whole already is not gathered again: where the caller has gathered all of it, or evaluates what is
-    small enough for ZeRO-3 to keep it so, one rank may run it by itself. Gathers take every rank, so that all
-    of a group see the same. FSDP1 may keep weights whole, and reduces gradients of them all the same.
+    What is whole already is not gathered again: where the caller has gathered all of it, or it is small
+    enough for ZeRO-3 to keep it so, one rank may run it by itself. Gathers take every rank, so that all of a
+    group see the same. FSDP1 may keep weights whole, and reduces gradients of them all the same.
     """
     modules = list(modules)
-    training = sys.modules["torch"].is_grad_enabled()
-    parameters = [p for module in modules for p in module.parameters() if hasattr(p, "ds_status")]
-    if parameters and all(p.ds_status.name == "AVAILABLE" for p in parameters):
-        # A rank whose calls differ from those of its last step lets go of what it kept as well.
-        return gathering_groups(modules) if training and all(p.ds_persist for p in parameters) else []
-    if not training and _kept_whole(modules):
+    parameters = (p for module in modules for p in module.parameters())
+    statuses = (p.ds_status.name for p in parameters if hasattr(p, "ds_status"))
+    if (first := next(statuses, None)) == "AVAILABLE" and all(status == first for status in statuses):
+        return []
+    if not sys.modules["torch"].is_grad_enabled() and _kept_whole(modules):
         return []
     return gathering_groups(modules)
 

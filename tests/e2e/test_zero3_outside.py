@@ -78,6 +78,7 @@ INNOCENT = [
     "loaded-by-who-gathers",
     "resumed",
     "loaded-qwen2_5_vl",
+    "asked-by-one-rank-qwen2_5_vl",
 ]
 SLOW = {stack: [] if stack == LAST4 else [pytest.mark.slow] for stack in CASES}
 Found = Callable[[str, bool, str], dict[str, Any]]

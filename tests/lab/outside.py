@@ -170,6 +170,30 @@ def _loaded(stage: Stage, kind: str) -> dict[str, Any]:
     return {"partitioned": partitioned(model), "differing": differing(values(model), right)}
 
 
+def asked_by_one_rank(stage: Stage) -> dict[str, Any]:
+    """Rank 0 alone asks a model that ZeRO-3 keeps whole for its next loss, with gradients on."""
+    from vlmpatch_lab import engines, loading, samples
+    from vlmpatch_lab.cell import Cell
+
+    kept = {"stage3_param_persistence_threshold": 10**9}
+    cell = Cell(kind="qwen2_5_vl", engine="zero3", tuning="full", checkpointing="off", compared=1, zero=kept)
+    folder = Path(stage.models[cell.kind])
+    engine: Any = engines.DeepSpeed(cell, loading.prepare(cell, folder))
+    batch = samples.make_batches(cell, folder, stage.rank)[0]
+    losses, asked = [], []
+    for _ in range(3):
+        loss = engine.forward(batch)
+        engine.backward(loss)
+        engine.engine.step()
+        losses.append(loss.item())
+        if stage.rank == 0:
+            asked.append(engine.engine.module(**batch).loss.item())
+    return {"differing": [n for n, loss in enumerate(asked[:-1]) if loss != losses[n + 1]]}
+
+
+CASES["asked-by-one-rank-qwen2_5_vl"] = asked_by_one_rank
+
+
 # --- loading --------------------------------------------------------------------------------------
 
 
