@@ -35,7 +35,7 @@ class _Unused(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__path__, self.__spec__ = [], ModuleSpec(name, None)
+        self.__path__, self.__spec__, self.__version__ = [], ModuleSpec(name, None), "0"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

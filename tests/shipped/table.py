@@ -37,6 +37,7 @@ WORDS = {
             "with it. `ends`: in both. An empty cell was not run, `tests/shipped/programs.toml` says why."
         ),
         "head": ("program", "on", *ENGINES, *FSDP, "without vlmpatch", "apart"),
+        "otherwise": "trains, {} apart",
         "apart": "*apart*: the largest difference with vlmpatch, relative to the size. Run them again:",
         "warnings": "## What vlmpatch said meanwhile",
         "none": "No warning of vlmpatch was printed in any of these runs.",
@@ -54,6 +55,7 @@ WORDS = {
             "空格未运行，原因见 `tests/shipped/programs.toml`。"
         ),
         "head": ("程序", "环境", *ENGINES, *FSDP, "不用 vlmpatch 时", "相差"),
+        "otherwise": "能训练，相差 {}",
         "apart": "*相差*：使用 vlmpatch 时相对于其大小的最大差异。重新运行：",
         "warnings": "## 其间 vlmpatch 说了什么",
         "none": "这些运行中 vlmpatch 没有打印任何警告。",
@@ -199,7 +201,10 @@ def page(language: str) -> str:
         repositories=len({each.repository for each in known.values()}),
         alike=f"{ALIKE:g}",
     )
-    told = [_row(program, [line for line in lines if line.program == id_]) for id_, program in known.items()]
+    told = [
+        _row(program, [line for line in lines if line.program == id_], str(words["otherwise"]))
+        for id_, program in known.items()
+    ]
     why = [(each.repository, each.why if language == "en" else each.why_zh or each.why) for each in left]
     parts = [
         str(words["title"]),
@@ -216,18 +221,22 @@ def page(language: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _row(program: Program, lines: list[Line]) -> tuple[str, ...]:
+def _row(program: Program, lines: list[Line], otherwise: str) -> tuple[str, ...]:
     found = {line.engine: line for line in lines}
     url = f"https://github.com/{program.repository}/blob/{program.commit}/{program.script}"
     name = program.script.rpartition("/")[2]
     place = f"`{program.id}`: {program.repository} [{name}]({url}) at `{program.commit[:9]}`"
-    endings = dict.fromkeys(line.bare for line in lines if line.word in ("fixed", "ends"))
+    endings = dict.fromkeys(
+        otherwise.format(line.bare) if _is_number(line.bare) else f"`{line.bare}`"
+        for line in lines
+        if line.word in ("fixed", "ends") and line.bare
+    )
     apart = [float(line.patched) for line in lines if line.word in ("=", "fixed")]
     return (
         place,
         _versions(program.stack),
         *(found[engine].word if engine in found else "" for engine in (*ENGINES, *FSDP)),
-        "<br>".join(f"`{each}`" for each in endings if each),
+        "<br>".join(endings),
         _short(max(apart)) if apart else "",
     )
 

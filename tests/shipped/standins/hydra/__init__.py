@@ -1,0 +1,1 @@
+"""What programs ask of hydra: to make what a setting names."""
