@@ -11,11 +11,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Iterable
+from types import FrameType
 from typing import Any
 
 from .zero3_parameters import gather_group
 
 ZERO3, FSDP1, FSDP2 = "ds_id", "_fsdp_flattened", "device_mesh"  # what they leave on a parameter
+_ENGINES = "deepspeed.runtime.engine"
 
 
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
@@ -26,13 +28,32 @@ def waiting_groups(modules: Iterable[Any]) -> list[Any]:
     group see the same. FSDP1 may keep weights whole, and reduces gradients of them all the same.
     """
     modules = list(modules)
-    parameters = (p for module in modules for p in module.parameters())
-    statuses = (p.ds_status.name for p in parameters if hasattr(p, "ds_status"))
-    if (first := next(statuses, None)) == "AVAILABLE" and all(status == first for status in statuses):
-        return []
-    if not sys.modules["torch"].is_grad_enabled() and _kept_whole(modules):
+    training = sys.modules["torch"].is_grad_enabled()
+    parameters = [p for module in modules for p in module.parameters() if hasattr(p, "ds_status")]
+    if parameters and all(p.ds_status.name == "AVAILABLE" for p in parameters):
+        # A rank whose calls are not those of its engine's last step lets go of what ZeRO-3 had kept whole.
+        kept = all(p.ds_persist for p in parameters)
+        return gathering_groups(modules) if kept and training and _in_engine(parameters) else []
+    if not training and _kept_whole(modules):
         return []
     return gathering_groups(modules)
+
+
+def _in_engine(parameters: list[Any]) -> bool:
+    """Whether a DeepSpeed engine that has ``parameters`` runs its forward, or a backward computes again.
+
+    The engine leaves no mark of it, and ``engine.module`` may be called past it, so that the stack is asked.
+    """
+    if sys.modules["torch"]._C._current_graph_task_id() != -1:
+        return True
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "forward" and frame.f_globals.get("__name__") == _ENGINES:
+            engine = frame.f_locals["self"]
+            if any(parameter is parameters[0] for parameter in engine.module.parameters()):
+                return True
+        frame = frame.f_back
+    return False
 
 
 def gathering_groups(modules: Iterable[Any]) -> list[Any]:
