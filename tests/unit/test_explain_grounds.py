@@ -42,6 +42,15 @@ KINDS = [
         traceback(frame(f"{ROOT}/triton/compiler/x.py", "compile"), last="CompilationError: at 1:1"),
         "extension",
     ),
+    (
+        traceback(
+            frame(f"{ROOT}/deepspeed/utils/zero_to_fp32.py", "get_fp32_state_dict_from_zero_checkpoint"),
+            last="ValueError: Unable to find 'latest' file at /w/out/latest",
+        ),
+        "no-state",
+    ),
+    ("OSError: Failed to load tokenizer.", "tokenizer"),
+    ("Qwen2.5-VL-3B OOM\n\nOn eight A100.", "out-of-memory"),
     (traceback(frame("/tmp/torchinductor_me/x/y.py", "call"), last="AssertionError: wrong"), "compiled"),
     (
         traceback(frame(f"{ROOT}/torch/utils/cpp_extension.py", "load"), last="RuntimeError: no such"),
@@ -293,6 +302,7 @@ def test_what_runs_a_program_does_not_read_its_settings(path: str, function: str
         ("bitsandbytes/nn/modules.py", "to", "quantized"),
         ("transformers/models/auto/configuration_auto.py", "__getitem__", "versions"),
         ("swift/llm/train/tuner.py", "get_multimodal_target_regex", "lora-targets"),
+        ("deepspeed/utils/zero_to_fp32.py", "get_fp32_state_dict_from_zero_checkpoint", "no-state"),
     ],
 )
 def test_more_parts_say_what_a_traceback_that_is_cut_in_them_is_about(
@@ -317,6 +327,13 @@ def test_a_line_that_raises_says_what_it_raises() -> None:
     assert page(f"# [rank0]: {line}\n\nMy own data set.") == "configuration"
     assert page(traceback(TRAIN, frame("/w/model.py", "pick"), last=f"    {line}")) == "configuration"
     assert page(f"# It does not run\n\nThe script:\n    {line}\n") == ""
+
+
+def test_an_exception_of_which_the_name_is_cut_is_what_the_line_above_raises() -> None:
+    line = 'raise AttributeError(f"{kind!r} object has no attribute {name!r}")'
+    inside = frame(f"{ROOT}/torch/nn/modules/module.py", "__getattr__") + f"    {line}\n"
+    assert page(traceback(TRAIN, inside, last="Attrib")) == "versions"
+    assert page(traceback(TRAIN, inside, last="Then it goes on")) == ""
 
 
 def test_an_exception_of_a_rank_is_known_by_its_name_without_the_head_of_its_traceback() -> None:

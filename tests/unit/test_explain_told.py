@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 from tests.unit.test_explain import of
 
 TOLD = [
+    ("SFT of Gemma 3 with unsloth dies.\nDisabling compile makes the model train.", "compiled"),
+    ("When you update the code, fine-tuning Llama 3.2 Vision has a bug\n\nSee the picture.", "versions"),
+    ("Low GPU utilization while finetuning GR00T\n\nOn eight H100.", "slow"),
     (
         "Fine-tuning Qwen2-VL with LoRA on two GPUs under plain DDP "
         "dies in the first backward: DDP complains that a parameter "
@@ -642,6 +645,12 @@ TOLD = [
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
+    ("Training a VLA on four GPUs\nThe total time is no different from that of one of the GPUs", "slow"),
+    ("swift sft qwen2-vl\n断点续训时，在大数据集上一直卡在0%", "slow"),
+    ("MiniCPM-V fine-tuning\nThe script fails for lack of that file", "files"),
+    ("LLaVA\nI cannot load the finetuned model: the image_processor is none", "tokenizer"),
+    ("Fine-tuning of LLaVA-NeXT\nThe requirements.txt does not work for this model", "versions"),
+    ("qwen3omni 训练\n当前最新的transformers把image和video解耦，但还是调用image_processor", "versions"),
     ("The examples of vision models do not work because of missing input_ids", "data"),
     ("InternVL 微调\n应该是数据集构建出了问题", "data"),
     ("LLaMA 微调 LLaVA\n好像是我的版本有问题，更新下包再试", "versions"),
@@ -722,6 +731,7 @@ MAYBE = [
     ("LLaVA 微调：视频输入的形状对不上", "shapes"),
 ]
 UNRELATED = [
+    "verl on two nodes stops at the first step.\n actor.use_torch_compile=False \\\n actor.optim.lr=1e-6 \\",
     'FSDP with Accelerator(mixed_precision="no"), unet.requires_grad_(True): where are my samples?',
     "The vision model is not working with --lora_enable True --gradient_checkpointing True, it starts and "
     "ends: {'train_runtime': 1.3, 'train_loss': 0.0}",

@@ -17,7 +17,7 @@ import pytest
 
 from tests.generate.failures import CATALOG
 from tests.unit.test_explain import READY
-from tests.unit.test_explain_forms import WHOLE
+from tests.unit.test_explain_forms import CUT, WHOLE
 from tests.unit.test_explain_grounds import KINDS
 from tests.unit.test_explain_told import MAYBE, TOLD, UNRELATED
 from tests.unit.test_logs import LOGS
@@ -78,7 +78,8 @@ def texts() -> list[str]:
     printed = [log.read_text("utf-8") for log in LOGS]
     forms = [form(text) for text in printed for form in WHOLE.values()]
     written = [*(text for text, _ in (*TOLD, *MAYBE, *KINDS)), *UNRELATED]
-    return [*OTHERS, *written, *printed, *filter(None, map(pasted, forms))]
+    cuts = [cut(text) for text in printed for cut, _ in CUT.values()]
+    return [*OTHERS, *written, *printed, *cuts, *filter(None, map(pasted, forms))]
 
 
 def said(text: str) -> dict[str, Any]:

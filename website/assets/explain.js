@@ -536,7 +536,9 @@
   /** The line of code that the traceback `text` ends in. */
   function codeIn(text, known) {
     const pointed = (line) => matched(known.POINTED, line);
-    const line = text.trimEnd().split("\n").reverse().find((each) => !pointed(each));
+    const [last, before] = text.trimEnd().split("\n").reverse().filter((each) => !pointed(each));
+    const raised = before === undefined ? null : known.RAISED.exec(before);
+    const line = raised && raised[1].startsWith(last.trim()) ? before : last;
     if (line === undefined || new RegExp(known.CALL.source, "u").test(line)) return "";
     return line.replace(matched(known.MARKED, line)?.[0] ?? "", "").trim();
   }
@@ -557,7 +559,9 @@
   /** The page that the exception of `message` leads to, or nothing. */
   function pageOf({ error, line, text }, known) {
     const at = Math.max(text.lastIndexOf(line), 0);
-    return page(error, saidIn(text.slice(at).trimStart(), known), partOf(text, known), codeIn(text.slice(0, at), known), known);
+    const code = codeIn(text.slice(0, at), known), raised = known.RAISED.exec(code), part = partOf(text, known);
+    if (raised && error !== raised[1] && raised[1].startsWith(error)) return pageRaised(code, part, known);
+    return page(error, saidIn(text.slice(at).trimStart(), known), part, code, known);
   }
 
   /** The line of `text` that `at` is in. */
@@ -626,7 +630,7 @@
     constructor(known) {
       Object.assign(this, {
         known, hits: [], counts: new Map(), errors: [], ranks: new Map(), versions: {}, shapes: new Map(),
-        active: false, own: [], cut: null, loose: [], collectives: new Map(), differ: false,
+        active: false, own: [], cut: null, loose: [], collectives: new Map(), differ: false, begun: new Set(), beheaded: new Set(),
       });
     }
 
@@ -637,6 +641,10 @@
     }
 
     take(message) {
+      if (!this.begun.has(message.source)) {
+        this.begun.add(message.source);
+        if (/^(?: {2}|\t)/.test(message.text)) this.beheaded.add(message.at);
+      }
       const { known } = this, squeezed = known.squeeze(message.text);
       for (const match of [...squeezed.matchAll(known.COLLECTIVE), ...squeezed.matchAll(known.RETYPED)]) {
         if (this.collectives.size >= known.COLLECTIVES) break;
@@ -777,6 +785,33 @@
     return found ? [known.failures.get(found[0]), found[1]] : [null];
   }
 
+  /** Whether `hit` is an error that one of our failures ends in. */
+  function ofOurs({ failure, symptom }) {
+    return symptom.kind === "error" && !failure.foreign;
+  }
+
+  /** Whether `one` asks of the same message all that `other` found in it, and more. */
+  function asksMore(one, other, known) {
+    if (one.message !== other.message || !ofOurs(other) || one.failure === other.failure) return false;
+    const squeezed = known.squeeze(other.message.text), alike = (patterns) => patterns.map((each) => JSON.stringify(each));
+    const some = (other.symptom.some || []).filter((each) => within(each, squeezed, known));
+    const found = new Set(alike([...(other.symptom.every || []), ...some])), asked = new Set(alike(one.symptom.every || []));
+    const frames = ({ symptom }) => (symptom.frames || []).length;
+    return [...found].every((each) => asked.has(each)) && asked.size + frames(one) > found.size + frames(other);
+  }
+
+  /** What the whole log bears out; where it begins in the middle of a message, what may be as well. */
+  function asFarAsRead(findings, borneOut, gainsaid) {
+    const borne = findings.hits.filter(borneOut);
+    const unread = findings.hits.filter((hit) =>
+      findings.beheaded.has(hit.message.at) && ofOurs(hit) && !gainsaid(hit) && !borneOut(hit));
+    const doubts = borne.map((hit) => [hit, unread.filter((each) => asksMore(each, hit, findings.known))]);
+    const doubted = new Set(doubts.filter(([, others]) => others.length).map(([hit]) => hit.message.at));
+    const kept = borne.filter(({ failure, message }) => !(failure.foreign && doubted.has(message.at)));
+    return [...kept, ...doubts.flatMap(([, others]) => others)].map((hit) =>
+      doubted.has(hit.message.at) && ofOurs(hit) ? { ...hit, symptom: { ...hit.symptom, kind: "perhaps" } } : hit);
+  }
+
   function conclude(findings, bytes, { broken, steps }) {
     const { known } = findings, joined = broken ? bytes.replaceAll("\n", "") : bytes;
     const caught = (message) => steps - message.steps >= known.GONE_ON;
@@ -788,12 +823,11 @@
     const under = enginesOf(lowered, known);
     const saidOf = ({ symptom, message }) =>
       !symptom.told || isTold(symptom) || [message, ...findings.loose].some((each) => tells(each.text, symptom.told, known));
-    const borneOut = ({ symptom, message }) =>
-      (!symptom.seen || symptom.seen.some((fact) => occurs(fact, message))) &&
-      !(symptom.unseen || []).some((fact) => occurs(fact, message));
-    const borne = findings.hits.filter(
+    const gainsaid = ({ symptom, message }) => (symptom.unseen || []).some((fact) => occurs(fact, message));
+    const borneOut = (hit) =>
+      (!hit.symptom.seen || hit.symptom.seen.some((fact) => occurs(fact, hit.message))) && !gainsaid(hit);
+    const borne = asFarAsRead(findings, borneOut, gainsaid).filter(
       (hit) =>
-        borneOut(hit) &&
         (!hit.symptom.under || hit.symptom.under.some((name) => under.includes(name))) &&
         saidOf(hit) &&
         (findings.differ || !hit.symptom.ranks) &&

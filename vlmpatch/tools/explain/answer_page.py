@@ -6,7 +6,7 @@ from typing import Any
 
 from vlmpatch.tools.explain import failures, stages
 from vlmpatch.tools.explain.answers import Answer, Applies
-from vlmpatch.tools.explain.diagnose import WATCHED, printable, shown
+from vlmpatch.tools.explain.diagnose import WATCHED, Diagnosis, printable, shown
 from vlmpatch.tools.explain.pages import SCHEMA
 from vlmpatch.tools.explain.symptoms import squeeze
 from vlmpatch.tools.view.language import Words
@@ -89,6 +89,7 @@ def _patches(made: Page, given: Answer, say: Words) -> None:
 
 
 _MESSAGE_ONLY = "The log has the message only; other programs print it too. Its traceback would tell."
+_BEHEADED = "The log begins in the middle of it; what was printed before would tell."
 _DESCRIBED = "This is from a description, not from printed output; a log would settle it."
 _INSTEAD = {
     "empty": "It is empty: nothing was written to it yet, or errors went elsewhere (2>&1 sends them along).",
@@ -118,6 +119,11 @@ _GROUNDED = "The message is not known here; its kind, or the part of the program
 _MAYBE = "Perhaps a failure that vlmpatch knows: the log does not say enough to be certain."
 
 
+def _why(found: Diagnosis) -> str:
+    """Why it is no more than perhaps."""
+    return _DESCRIBED if found.described else _BEHEADED if found.beheaded else _MESSAGE_ONLY
+
+
 def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     made.add(say(_MAYBE if given.diagnosis.perhaps else _NONE), "head")
     hit, first = given.diagnosis.hit, given.diagnosis.first
@@ -144,7 +150,7 @@ def _elsewhere(made: Page, given: Answer, say: Words) -> None:
     if first.cut:
         made.code("tail -n 100 train.log | python -m vlmpatch explain -", say("Do this"))
     elif given.diagnosis.perhaps:
-        made.add("\t" + say(_DESCRIBED if given.diagnosis.described else _MESSAGE_ONLY))
+        made.add("\t" + say(_why(given.diagnosis)))
     for number, perhaps in enumerate(given.diagnosis.perhaps):
         made.code(f"python -m vlmpatch explain {perhaps.id}", " " if number else say("More"))
     if hit and hit.symptom.kind == "told":

@@ -30,6 +30,7 @@ _FAILS = (
     "<released>|<save>|<load>|<generate>|revision|memory|显存|oom|dataset|数据集|tokenizer|processor|install|安装|import",
 )
 _WARNS = ("warn|userwarning|警告|告警|use_reentrant|requires_grad|checkpoint|gradient|梯度",)
+_INSIDE = ("  ", "\t")  # what lines within a traceback begin with
 _BEGUN = "Traceback (most re"  # something failed, however soon the text is cut
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
 _NAMED = re.compile(r"(?<![\w.])(F\d{1,3})\b")
@@ -64,7 +65,8 @@ class Diagnosis(NamedTuple):
     what the log says is installed, ``folders`` where its packages lie, ``active`` whether vlmpatch left a
     trace, ``own`` what it said. ``perhaps`` are failures that print ``first`` too, or come to such an end,
     where nothing tells whether this is one; ``described`` whether a person's words are all that points there.
-    ``ground`` is the page that an error which nothing here knows leads to by its kind.
+    ``ground`` is the page that an error which nothing here knows leads to by its kind; ``beheaded``, whether
+    the log begins in the middle of ``first``.
     """
 
     hit: Hit | None
@@ -77,6 +79,7 @@ class Diagnosis(NamedTuple):
     own: tuple[Message, ...] = ()
     described: bool = False
     ground: Failure | None = None
+    beheaded: bool = False
 
 
 class _Findings:
@@ -96,8 +99,11 @@ class _Findings:
         self.loose: list[Message] = []  # what is neither an exception nor a traceback: a person's words
         self.collectives: dict[str, str] = {}
         self.differ = False  # ranks wait in different collectives of one number
+        self.begun: set[str] = set()  # ranks that have printed
+        self.beheaded: set[int] = set()  # where messages are that the log begins in the middle of
 
     def take(self, message: Message) -> None:
+        self._begin(message)
         squeezed = squeeze(message.text)
         self._compare(squeezed)
         shape = hash(squeezed.translate(_DIGITS))
@@ -163,6 +169,12 @@ class _Findings:
                         self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), doubtful))
                 elif doubtful is None and vocabulary.tells(message.text, symptom.told, APART):
                     self.hits.append(Hit(failure, symptom._replace(kind="perhaps"), message))
+
+    def _begin(self, message: Message) -> None:
+        if message.source not in self.begun and len(self.begun) < SHAPES:
+            self.begun.add(message.source)
+            if message.text.startswith(_INSIDE):
+                self.beheaded.add(message.at)
 
     def _own(self, message: Message) -> None:
         """Keep what vlmpatch said; a line of VLMPATCH_WATCH that names a failure shows it."""
@@ -236,9 +248,8 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     under = vocabulary.under(where)
     hits = [
         hit
-        for hit in findings.hits
-        if _borne_out(hit.symptom, where.keys() | _within(hit))
-        and (not hit.symptom.under or not under.isdisjoint(hit.symptom.under))
+        for hit in _as_far_as_read(findings, where)
+        if (not hit.symptom.under or not under.isdisjoint(hit.symptom.under))
         and (
             not hit.symptom.told
             or _is_told(hit.symptom)
@@ -284,8 +295,50 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     perhaps = () if hit else tuple({each.failure.id: each.failure for each in maybe}.values())
     described = bool(perhaps) and all(_is_told(each.symptom) for each in maybe)
     folders, own = frozenset(findings.folders), tuple(findings.own)
-    more = (perhaps, folders, own, described, ground)
+    beheaded = first is not None and first.at in findings.beheaded
+    more = (perhaps, folders, own, described, ground, beheaded)
     return Diagnosis(hit, first, ranks, findings.versions, findings.active, *more)
+
+
+def _as_far_as_read(findings: _Findings, where: dict[str, int]) -> list[Hit]:
+    """What the whole log bears out.
+
+    Where the log begins in the middle of a message, what is asked of the lines before it is not known. What
+    asks for more in the message than another, and lacks no more than those lines, may be it as well as that.
+    """
+    borne: list[Hit] = []
+    unread: list[Hit] = []
+    for hit in findings.hits:
+        seen = where.keys() | _within(hit)
+        if _borne_out(hit.symptom, seen):
+            borne.append(hit)
+        elif hit.message.at in findings.beheaded and seen.isdisjoint(hit.symptom.unseen) and _of_ours(hit):
+            unread.append(hit)
+    doubts = [(hit, [each for each in unread if _asks_more(each, hit)]) for hit in borne]
+    doubted = {hit.message.at for hit, others in doubts if others}
+    kept = [hit for hit in borne if not (hit.failure.foreign and hit.message.at in doubted)]
+    as_well = [each for _, others in doubts for each in others]
+    return [
+        hit._replace(symptom=hit.symptom._replace(kind="perhaps"))
+        if hit.message.at in doubted and _of_ours(hit)
+        else hit
+        for hit in (*kept, *as_well)
+    ]
+
+
+def _of_ours(hit: Hit) -> bool:
+    """Whether ``hit`` is an error that one of our failures ends in."""
+    return hit.symptom.kind == "error" and not hit.failure.foreign
+
+
+def _asks_more(one: Hit, other: Hit) -> bool:
+    """Whether ``one`` asks of the same message all that ``other`` found in it, and more."""
+    if one.message is not other.message or not _of_ours(other) or one.failure.id == other.failure.id:
+        return False
+    squeezed = squeeze(other.message.text)
+    found = {*other.symptom.every, *(each for each in other.symptom.some if each.within(squeezed))}
+    asked = {*one.symptom.every}
+    return found <= asked and len(asked) + len(one.symptom.frames) > len(found) + len(other.symptom.frames)
 
 
 def _beside(hit: Hit, title: str) -> bool:

@@ -107,8 +107,11 @@ class Grounds(NamedTuple):
     def of(self, message: Message) -> str:
         """The page that the exception of ``message`` leads to, or nothing."""
         begin = max(message.text.rfind(message.line), 0)
-        text = said(message.text[begin:].lstrip())
-        return self._page(message.error, text, self._part(message.text), code(message.text[:begin]))
+        text, line = said(message.text[begin:].lstrip()), code(message.text[:begin])
+        raised, part = _RAISED.search(line), self._part(message.text)
+        if raised and message.error != raised[1] and raised[1].startswith(message.error):
+            return self._raised(line, part)  # the log ends within its name
+        return self._page(message.error, text, part, line)
 
     def cut(self, message: Message) -> str:
         """The page that a traceback without its exception leads to by its last line or part, or nothing."""
@@ -181,11 +184,12 @@ def _line(text: str, at: int) -> str:
 
 
 def code(text: str) -> str:
-    """The line of code that the traceback ``text`` ends in."""
-    for line in reversed(text.rstrip().split("\n")):
-        if not _POINTED.match(line):
-            return "" if _CALL.search(line) else _MARKED.sub("", line, count=1).strip()
-    return ""
+    """The line of code that the traceback ``text`` ends in; an exception whose name is cut is behind it."""
+    *before, line = ["", *(line for line in text.rstrip().split("\n") if not _POINTED.match(line))]
+    raised = _RAISED.search(before[-1]) if before else None
+    if raised and line and raised[1].startswith(line.strip()):
+        line = before[-1]
+    return "" if _CALL.search(line) else _MARKED.sub("", line, count=1).strip()
 
 
 def said(text: str) -> str:
