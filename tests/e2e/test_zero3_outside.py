@@ -45,6 +45,7 @@ CASES: dict[str, list[Expected]] = {
         Expected("saved-on-one-rank", EMPTY, "save_pretrained of BertForSequenceClassification was called"),
         Expected("adapter-saved-by-the-script", EMPTY),
         Expected("adapter-saved-on-one-rank", EMPTY, "saving the adapter of PeftModel was called on rank 0"),
+        Expected("tokens-added-to-a-frozen-model", "differing"),
         Expected("gathered-dtypes", "invalid tensor type at index 0"),
         Expected("state-dict-saved", "differing"),
         Expected("trainer-ignoring", EMPTY),

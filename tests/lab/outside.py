@@ -519,6 +519,47 @@ def modules_to_save_of_a_partitioned_model(stage: Stage) -> dict[str, Any]:
     return {"partitioned": partitioned(engine.module), "differing": off, "compared": len(right)}
 
 
+@case
+def tokens_added_to_a_frozen_model(stage: Stage) -> dict[str, Any]:
+    """What is trained afterwards, and the first step's gradients."""
+    import deepspeed
+    import torch
+    import transformers
+    from deepspeed.utils import safe_get_full_grad
+
+    folder = stage.folder / "base"
+    torch.manual_seed(4)
+    if stage.rank == 0:
+        config = tiny_bert(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+        transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    _met()
+
+    def made() -> Any:
+        model = transformers.BertForSequenceClassification.from_pretrained(folder).train()
+        model.bert.encoder.requires_grad_(False)
+        model.bert.embeddings.word_embeddings.requires_grad_(False)
+        model.resize_token_embeddings(72)
+        return model
+
+    whole = made()
+    for rank in (0, 1):
+        (whole(**bert_batch(rank)).loss / 2).backward()
+    right = {name: p.grad for name, p in whole.named_parameters() if p.requires_grad}
+    with stage.zero3() as zero:
+        model = made()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    engine = deepspeed.initialize(model=model, model_parameters=list(trained.values()), config=zero)[0]
+    engine.backward(engine(**bert_batch(stage.rank)).loss)
+    found = {name: safe_get_full_grad(p) for name, p in trained.items()}
+    both = right.keys() & found.keys()
+    off = [name for name in both if not torch.allclose(found[name], right[name], rtol=1e-5, atol=1e-7)]
+    return {
+        "partitioned": partitioned(engine.module),
+        "differing": sorted([*(right.keys() ^ found.keys()), *off]),
+        "compared": len(right),
+    }
+
+
 def bert_batch(rank: int) -> dict[str, Any]:
     import torch
 

@@ -20,6 +20,7 @@ zero3_unknown_type_warning: Any = importlib.import_module(
 )
 zero3_bias: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_bias_of_frozen_weight")
 zero3_renumbered: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_renumbered_modules")
+zero3_resized: Any = importlib.import_module("vlmpatch.patches.transformers.zero3_resized_embeddings")
 zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls")
 
 
@@ -192,3 +193,47 @@ def test_a_recorded_step_is_known_by_the_numbers_of_its_modules(name: str) -> No
     assert zero3_renumbered._renumbered(coordinator)
     setattr(second, name, 1)  # DeepSpeed gives the first module the last one's number
     assert zero3_renumbered._renumbered(coordinator)
+
+
+RESIZING = """
+class PreTrainedModel:
+    def _resize_token_embeddings(self, old_embeddings):
+        {}
+        new_embeddings = self._get_resized_embeddings(old_embeddings)
+        trained = old_embeddings.weight.requires_grad
+
+    def _get_resized_embeddings(self, old_embeddings):
+        old_embeddings.weight{} = new_embeddings.weight
+        return old_embeddings
+"""
+
+
+def test_a_release_that_asks_what_is_trained_before_it_resizes_is_left_alone() -> None:
+    def look(before: str, written: str) -> str | None:
+        code = api.Code("transformers.modeling_utils", "m.py", RESIZING.format(before, written))
+        said: str | None = zero3_resized.look(code)
+        return said
+
+    assert look("pass", "") is None
+    assert look("trained = old_embeddings.weight.requires_grad", "") is not None
+    assert look("pass", ".data") == "the old embedding keeps its parameter"
+    with pytest.raises(api.Unrecognised):
+        zero3_resized.look(api.Code("m", "m.py", "class PreTrainedModel:\n    pass\n"))
+
+
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_resized_embedding_is_trained_as_it_was(trained: bool) -> None:
+    class Weight(SimpleNamespace):
+        def requires_grad_(self, wanted: bool) -> None:
+            self.requires_grad = wanted
+
+    class PreTrainedModel:
+        def _get_resized_embeddings(self, old_embeddings: Any) -> Any:
+            old_embeddings.weight = Weight(requires_grad=True)
+            return old_embeddings
+
+    module = ModuleType("transformers.modeling_utils")
+    module.PreTrainedModel = PreTrainedModel  # type: ignore[attr-defined]
+    zero3_resized.apply(api.Patch("zero3-resized-embeddings", Journal()), module)
+    embedding = SimpleNamespace(weight=Weight(requires_grad=trained))
+    assert PreTrainedModel()._get_resized_embeddings(embedding).weight.requires_grad is trained
