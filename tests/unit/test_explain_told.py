@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.unit.test_explain import of
 
 TOLD = [
+    ("Qwen2-VL\nWhy can LoRA and gradient checkpointing not be used together? I am out of memory.", "F5"),
     ("SFT of Gemma 3 with unsloth dies.\nDisabling compile makes the model train.", "compiled"),
     ("When you update the code, fine-tuning Llama 3.2 Vision has a bug\n\nSee the picture.", "versions"),
     ("Low GPU utilization while finetuning GR00T\n\nOn eight H100.", "slow"),
@@ -645,6 +646,11 @@ TOLD = [
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
 ]
 MAYBE = [
+    ("VLM-R1\n无论是否冻结视觉部分，可训练参数都一样", "F60"),
+    (
+        "DeepSpeed ZeRO-2 hangs after some steps\nThe tensor shape on rank 0 differs from the others",
+        "F16",
+    ),
     ("Training a VLA on four GPUs\nThe total time is no different from that of one of the GPUs", "slow"),
     ("swift sft qwen2-vl\n断点续训时，在大数据集上一直卡在0%", "slow"),
     ("MiniCPM-V fine-tuning\nThe script fails for lack of that file", "files"),
@@ -731,6 +737,10 @@ MAYBE = [
     ("LLaVA 微调：视频输入的形状对不上", "shapes"),
 ]
 UNRELATED = [
+    "network_train_unet_only, gradient_checkpointing\nelement 0 of tensors does not require grad and "
+    "does not have a grad_fn",
+    "reference_unet.requires_grad_(True)\ngradient_checkpointing: True\n"
+    "RuntimeError: Trying to backward through the graph a second time",
     "verl on two nodes stops at the first step.\n actor.use_torch_compile=False \\\n actor.optim.lr=1e-6 \\",
     'FSDP with Accelerator(mixed_precision="no"), unet.requires_grad_(True): where are my samples?',
     "The vision model is not working with --lora_enable True --gradient_checkpointing True, it starts and "
