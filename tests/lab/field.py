@@ -13,6 +13,7 @@ import functools
 import importlib
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -846,6 +847,40 @@ def trained_again(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def best_at_end(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer that ends with the best of its checkpoints, each of which rank 0 begins a moment later."""
+    trainers = importlib.import_module("tests.lab.trainers")
+
+    class Late(transformers.Trainer):  # type: ignore[misc]
+        def _save(self, *args: Any, **kwargs: Any) -> None:
+            time.sleep(0.3)
+            super()._save(*args, **kwargs)
+
+    class Asking(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            places: list[Any] = [None] * WORLD
+            dist.all_gather_object(places, state.best_model_checkpoint)
+            if len(set(places)) > 1:
+                raise Wrong(f"ranks know different best checkpoints: {places}")
+
+    with tempfile.TemporaryDirectory(prefix="best-") as place:
+        shared = [place]
+        dist.broadcast_object_list(shared)
+        steps = {"max_steps": 3, "eval_steps": 1, "save_steps": 1, "learning_rate": 1e-2}
+        often = {"eval_strategy": "steps", "save_strategy": "steps", "load_best_model_at_end": True}
+        said = {**trainers.arguments(cell, Path(shared[0])), **steps, **often}
+        settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
+        data = [whole_sequences.row()] * WORLD
+        more = {"train_dataset": data, "eval_dataset": data, "callbacks": [Asking()]}
+        trainer = Late(_llama(), settings, data_collator=lambda rows: rows[0], **more)
+        trainer.train()
+        dist.barrier()
+    best = min(entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry)
+    if (ended := trainer.evaluate()["eval_loss"]) != best:
+        raise Wrong(f"the model at the end has a loss of {ended}, the best one had {best}")
+    return {name: parameter.detach() for name, parameter in trainer.model.named_parameters()}
+
+
 def own_head(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer with a head of the model's that ``compute_loss`` calls itself."""
 
@@ -1018,6 +1053,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
+    "best_at_end": best_at_end,
     "own_accelerator": own_accelerator,
     "asked_device": asked_device,
     "frozen_tower": frozen_tower,
