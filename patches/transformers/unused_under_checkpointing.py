@@ -15,13 +15,15 @@ The change: where the user said nothing, the model has a vision or audio tower t
 module an expert, and its checkpointing is non-reentrant, the search stays on, as it is with checkpointing
 off. A tower is known by what the configuration says, else by a convolution over pictures that lies beside the
 embedding of a text: Ovis and Phi-3-vision have names of their own. A dense text model, a model of pictures
-alone, a frozen tower, ``use_reentrant=True`` and an explicit ``ddp_find_unused_parameters`` see no change.
+alone, a frozen tower, ``use_reentrant=True``, a checkpointing that is not torch's (``use_unsloth_gc``) and an
+explicit ``ddp_find_unused_parameters`` see no change.
 
 Upstream: https://github.com/huggingface/transformers/pull/4659
 """
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -85,19 +87,22 @@ def _search(patch: Patch, trainer: Any, model: Any, handler: Any) -> None:
 
 def _reentrant(arguments: Any, model: Any) -> bool:
     """What the model was told, else what it is going to be told."""
-    told = [function.keywords for function in _checkpoint_functions(model)]
-    if told:
-        return any(keywords.get("use_reentrant") is not False for keywords in told)
+    told = list(_checkpoint_functions(model))
+    if told:  # what is no partial says nothing, and may run a backward of its own
+        return any(getattr(each, "keywords", {}).get("use_reentrant") is not False for each in told)
     names = ("activation_checkpointing_kwargs", "gradient_checkpointing_kwargs")
     said: dict[str, Any] = next((v for name in names if (v := vars(arguments).get(name))), {})
     return bool(said.get("use_reentrant", False))
 
 
 def _checkpoint_functions(model: Any) -> Iterator[Any]:
+    """Those of the model's blocks, inside of what LLaMA-Factory puts around; torch's own was told nothing."""
     for module in model.modules():
         function = getattr(module, "_gradient_checkpointing_func", None)
-        if getattr(module, "gradient_checkpointing", False) and hasattr(function, "keywords"):
-            yield function
+        if getattr(module, "gradient_checkpointing", False) and function is not None:
+            inner = inspect.unwrap(function)
+            if getattr(inner, "__module__", None) != "torch.utils.checkpoint":
+                yield inner
 
 
 def _trains_a_tower(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from types import SimpleNamespace
 from typing import Any
@@ -197,6 +198,28 @@ def test_what_the_user_said_stands() -> None:
 def test_reentrant_checkpointing_cannot_have_it() -> None:
     said = {"gradient_checkpointing_kwargs": {"use_reentrant": True}}
     assert not search(said, "model.vision_tower.weight", vision_config={})
+
+
+def around(function: Any) -> Any:
+    """As LLaMA-Factory puts its own around a block's."""
+    return functools.wraps(function, assigned=("__doc__",))(lambda *args: function(*args))
+
+
+@pytest.mark.parametrize("handed", [lambda function: function, around])
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (functools.partial(print, use_reentrant=False), True),
+        (functools.partial(print, use_reentrant=True), False),
+        (print, False),
+    ],
+)
+def test_what_a_block_was_told_is_found(
+    handed: Any, function: Any, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block = SimpleNamespace(gradient_checkpointing=True, _gradient_checkpointing_func=handed(function))
+    monkeypatch.setattr(Model, "modules", lambda self: [block])
+    assert search({}, "model.vision_tower.weight", vision_config={}) == found
 
 
 def test_text_models_and_frozen_towers_do_not_pay_for_it() -> None:
