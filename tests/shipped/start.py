@@ -4,9 +4,10 @@
 
 ``SETTINGS`` is JSON: ``unused``, packages that are imported and do nothing here; ``absent``, names that
 are imported and that this stack's release does not have; ``set``, values that the repository asks its users
-to edit in a file; ``hub``, folders by the names of data sets that a program loads from the hub; ``joined``:
-its ranks are joined before it begins, for it would ask for NCCL and count GPUs; ``fsdp``, the version of FSDP
-that shards, if one does. ``RESULT`` is what the training came to: the log, and weights.
+to edit in a file; ``texts``, functions of unused packages that have to give a text; ``hub``, folders by the
+names of data sets that a program loads from the hub; ``joined``: its ranks are joined before it begins, for
+it would ask for NCCL and count GPUs; ``fsdp``, the version of FSDP that shards, if one does. ``RESULT`` is
+what the training came to: the log, and weights.
 """
 
 from __future__ import annotations
@@ -76,6 +77,9 @@ def main() -> None:
     for place in asked.get("absent", ()):
         module, _, name = place.partition(":")
         setattr(importlib.import_module(module), name, mock.MagicMock(name=place))
+    for place in asked.get("texts", ()):
+        module, _, name = place.partition(":")
+        setattr(importlib.import_module(module), name, lambda *arguments, said=name, **more: said)
     for place, value in asked.get("set", {}).items():
         module, _, name = place.partition(":")
         vars(importlib.import_module(module))[name].update(value)
