@@ -77,6 +77,8 @@ def _vision(cls: type, names: list[str], parameters: tuple[str, ...]) -> tuple[s
         return None
     if name == "vision_tower" and not _projected_by(cls, names):
         return None
+    if name == "connector" and not ("vision_model" in names and cls.__module__.startswith(_OWN)):
+        return None
     given = tuple(pixels for pixels in PIXELS if pixels in parameters)
     return name, Modality("image", given, ("get_image_features", "get_video_features"), _VISION[name])
 
@@ -187,6 +189,22 @@ def _tower_images(pixel_values: Any) -> None:
     """What ``get_image_features`` would take where there is none."""
 
 
+def _by_connector(model: Any, dtype: Any, device: Any) -> list[Any]:
+    """Idefics and SmolVLM up to transformers 4.52."""
+    import torch
+
+    pixels = blank_inputs(model, _padded_images, dtype, device)["pixel_values"][0]
+    sides = (side // model.config.vision_config.patch_size for side in pixels.shape[2:])
+    patches = torch.ones(1, *sides, dtype=torch.bool, device=device)
+    seen = model.vision_model(pixel_values=pixels, patch_attention_mask=patches).last_hidden_state
+    asks = "attention_mask" in inspect.signature(model.connector.forward).parameters  # Idefics2
+    return [model.connector(seen, **({"attention_mask": patches.flatten(1)} if asks else {}))]
+
+
+def _padded_images(pixel_values: Any, pixel_attention_mask: Any) -> None:
+    """What ``get_image_features`` would take where there is none."""
+
+
 def _by_audio_features(model: Any, dtype: Any, device: Any) -> list[Any]:
     import torch
 
@@ -219,5 +237,6 @@ _VISION = {
     "get_image_features": _by_image_features,
     "visual": _by_visual,
     "vision_tower": _by_vision_tower,
+    "connector": _by_connector,
 }
 _AUDIO = {"get_audio_features": _by_audio_features, "audio_tower": _by_audio_tower}

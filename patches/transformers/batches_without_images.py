@@ -12,15 +12,15 @@ and FSDP.
 Every transformers; no model of it does more than skip.
 
 The change, for every model whose forward calls ``get_image_features`` or ``get_audio_features`` (or, before
-those existed, Qwen2-VL's ``visual``, the ``vision_tower`` or Qwen2-Audio's ``audio_tower`` and the
-``multi_modal_projector``) after its text embedding: where a batch lacks what other ranks that train this
-model would wait for, the tower runs on the smallest blank image or sound the model accepts, where it would
-run on a real one: after those that come before it and before those that come after it, because ranks call
-their modules in one order. Its output is tied to the text embeddings in a way that passes zeros back and adds
-no number, so that a NaN adds nothing either. Where every rank ran it so, the optimizer passes over it, as in
-plain data parallel: under DDP its gradient is none after the backward, under ZeRO see
-``zero-step-without-gradient``. Nothing stays of such a run: neither the random numbers that it draws nor what
-it makes of running means (Granite Speech's, a timm tower's).
+those existed, Qwen2-VL's ``visual``, Idefics' and SmolVLM's ``connector``, the ``vision_tower`` or
+Qwen2-Audio's ``audio_tower`` and the ``multi_modal_projector``) after its text embedding: where a batch lacks
+what other ranks that train this model would wait for, the tower runs on the smallest blank image or sound the
+model accepts, where it would run on a real one: after those that come before it and before those that come
+after it, because ranks call their modules in one order. Its output is tied to the text embeddings in a way
+that passes zeros back and adds no number, so that a NaN adds nothing either. Where every rank ran it so, the
+optimizer passes over it, as in plain data parallel: under DDP its gradient is none after the backward, under
+ZeRO see ``zero-step-without-gradient``. Nothing stays of such a run: neither the random numbers that it draws
+nor what it makes of running means (Granite Speech's, a timm tower's).
 
 Mllama cannot be helped so: its text model leaves out its cross-attention layers for a batch without images,
 and run with a blank image they would add something. Under ZeRO-3 and FSDP, where the ranks would wait for
@@ -29,11 +29,11 @@ all-reduce.
 
 Left alone: one process; a model that no DDP, FSDP or DeepSpeed engine wraps, whose rank trains by itself, as
 in an ensemble; a window of DDP's ``no_sync``; a batch with all of it; embeddings made by the caller, who has
-run the tower; a ``vision_tower`` in code of others, who may run it on every rank themselves; DDP with
-``find_unused_parameters=True``, which needs no help unless nothing but the tower or the projector is trained
-(it waits for the first gradient, and a text has none); a tower without trainable weights, unless its weights
-are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models,
-Whisper, which always hears something).
+run the tower; a ``vision_tower`` or a ``connector`` in code of others, who may run it on every rank
+themselves; DDP with ``find_unused_parameters=True``, which needs no help unless nothing but the tower or the
+projector is trained (it waits for the first gradient, and a text has none); a tower without trainable
+weights, unless its weights are gathered; what is being compiled; models of another kind (CLIP and other dual
+encoders, text models, Whisper, which always hears something).
 
 Three cases cost one small all-reduce a forward: under ZeRO-3 and FSDP, models that have several towers or
 call one twice (for images and for videos), since a rank cannot know what another has, and evaluation or

@@ -96,6 +96,18 @@ def test_a_model_that_skips_its_tower_is_recognised_by_its_forward() -> None:
     assert images.given == ("pixel_values", "pixel_values_videos")
 
 
+@pytest.mark.parametrize(
+    ("module", "known"), [("transformers.models.idefics3", True), ("own.idefics3", False)]
+)
+def test_a_connector_is_known_in_the_code_of_transformers_alone(module: str, known: bool) -> None:
+    def forward(self, input_ids=None, inputs_embeds=None, pixel_values=None):  # type: ignore[no-untyped-def]
+        text = self.text_model.get_input_embeddings()(input_ids)
+        return text, self.connector(self.vision_model(pixel_values=pixel_values))
+
+    cls = type("Idefics3Model", (), {"forward": forward, "__module__": module})
+    assert (towers.path_of(cls) is not None) is known
+
+
 def test_towers_are_known_in_the_order_of_the_forward() -> None:
     path = towers.path_of(Omni)
     assert [modality.name for modality in path.modalities] == ["sound", "image"]
