@@ -58,6 +58,16 @@ def test_every_patch_is_told_of() -> None:
     assert [id_ for id_ in ids if f"`{id_}`" not in told] == []
 
 
+def test_a_former_id_is_understood_for_one_minor_release() -> None:
+    """The one that says what has taken its place."""
+    newest = next(iter(releases())).rpartition(".")[0]
+    told = [text for version, text in releases().items() if version.startswith(f"{newest}.")]
+    told += [path.read_text("utf-8") for path in fragments()]
+    entries = tomllib.loads((CHECKOUT / "compat.toml").read_text("utf-8"))["patch"]
+    former = [old for entry in entries for old in entry.get("was", ())]
+    assert [old for old in former if f"`{old}`" not in "".join(told)] == []
+
+
 MADE = """\
 ## [9.9.9] - 2030-01-02
 
