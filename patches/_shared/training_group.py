@@ -17,41 +17,49 @@ from typing import Any
 from .zero3_parameters import gather_group
 
 ZERO3, FSDP1, FSDP2 = "ds_id", "_fsdp_flattened", "device_mesh"  # what they leave on a parameter
-_ENGINES = "deepspeed.runtime.engine"
 
 
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
     """Those of ``gathering_groups`` whose ranks wait in a forward that begins now.
 
-    What is whole already is not gathered again: where the caller has gathered all of it, or it is small
-    enough for ZeRO-3 to keep it so, one rank may run it by itself. Gathers take every rank, so that all of a
-    group see the same. FSDP1 may keep weights whole, and reduces gradients of them all the same.
+    What is whole already is not gathered again: where the caller has gathered all of it, or ZeRO-3 keeps it
+    so (it is small, or soon used again), one rank may run it by itself, unless the ranks are known to run
+    this forward together: one whose calls are not those of the last step lets go of what it kept, and waits
+    for the others. Gathers take every rank, so that all of a group see the same. FSDP1 may keep weights
+    whole, and reduces gradients of them all the same.
     """
     modules = list(modules)
-    training = sys.modules["torch"].is_grad_enabled()
     parameters = [p for module in modules for p in module.parameters() if hasattr(p, "ds_status")]
     if parameters and all(p.ds_status.name == "AVAILABLE" for p in parameters):
-        # A rank whose calls are not those of its engine's last step lets go of what ZeRO-3 had kept whole.
-        kept = all(p.ds_persist for p in parameters)
-        return gathering_groups(modules) if kept and training and _in_engine(parameters) else []
-    if not training and _kept_whole(modules):
+        return gathering_groups(modules) if _run_together(parameters) else []
+    if not sys.modules["torch"].is_grad_enabled() and _kept_whole(modules):
         return []
     return gathering_groups(modules)
 
 
-def _in_engine(parameters: list[Any]) -> bool:
-    """Whether a DeepSpeed engine that has ``parameters`` runs its forward, or a backward computes again.
+def _run_together(parameters: list[Any]) -> bool:
+    """Whether every rank runs the forward that we are in.
 
-    The engine leaves no mark of it, and ``engine.module`` may be called past it, so that the stack is asked.
+    It is so where the DeepSpeed engine that has ``parameters`` trains (``engine.module`` may be called past
+    it) or has evaluated before (nothing else keeps what is too large to be kept for good), where a backward
+    computes again, and in a step of HF Trainer's evaluation. None of them leaves a mark of it, so that the
+    stack is asked.
     """
-    if sys.modules["torch"]._C._current_graph_task_id() != -1:
+    torch = sys.modules["torch"]
+    if torch._C._current_graph_task_id() != -1:
         return True
+    by_engine = torch.is_grad_enabled() or not all(parameter.ds_persist for parameter in parameters)
+    evaluating = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_name == "forward" and frame.f_globals.get("__name__") == _ENGINES:
+        name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
+        if by_engine and name == "forward" and module == "deepspeed.runtime.engine":
             engine = frame.f_locals["self"]
             if any(parameter is parameters[0] for parameter in engine.module.parameters()):
                 return True
+        evaluating = evaluating or name == "prediction_step"
+        if evaluating and name in ("evaluation_loop", "prediction_loop") and module == "transformers.trainer":
+            return True
         frame = frame.f_back
     return False
 

@@ -158,6 +158,30 @@ def evaluate(kind: str, folder: Path, rank: int, meet: Any, engine: str = "zero3
     return float((got - right).abs().max() / right.abs().max())
 
 
+def evaluate_between(kind: str, folder: Path, rank: int, meet: Any) -> float:
+    """Between two backwards, of which ZeRO-3 remembers the order of modules: an image now here, now there.
+
+    The mean loss of each batch is asked for, as evaluations do.
+    """
+    model = loading.load(Cell(kind), folder).eval()
+    batches = image_and_text(folder)[:: 1 - 2 * rank] * 2
+    with torch.no_grad():
+        right = [model(**batch).loss for batch in batches]
+    worst = 0.0
+    with meet():
+        engine = engines.DeepSpeed(Cell(kind, "zero3", "full"), model)
+        for _ in range(2):
+            engine.engine.train()
+            engine.backward(engine.forward(batches[0]))
+            engine.engine.eval()
+            for batch, loss in zip(batches, right, strict=True):
+                with torch.no_grad():
+                    got = engine.forward(batch)
+                worst = max(worst, float((got - loss).abs()))
+                torch.distributed.all_reduce(got)
+    return worst
+
+
 def generate(kind: str, folder: Path, rank: int, meet: Any) -> float:
     model: Any = loading.load(Cell(kind), folder).eval()
     model.config.use_cache = True
@@ -193,6 +217,7 @@ SCENARIOS: dict[str, Callable[..., float]] = {
     "evaluate": evaluate,
     "evaluate-fsdp1": functools.partial(evaluate, engine="fsdp1"),
     "evaluate-fsdp2": functools.partial(evaluate, engine="fsdp2"),
+    "evaluate-between": evaluate_between,
     "generate": generate,
 }
 

@@ -134,6 +134,7 @@ SCENARIOS = (
     "image-and-both:qwen3_vl",
     "video-and-text:qwen3_vl",
     "evaluate:llava",
+    "evaluate-between:qwen3_vl",
     "generate:qwen3_vl",
 )
 MORE = (
@@ -222,6 +223,21 @@ def test_hf_trainer_on_mixed_data(stack: str, engine: str, tmp_path: Path) -> No
     assert patched.rc == 0, str(patched)
     if bare.rc == 0:
         assert apart(stack, tmp_path / "bare.pt", tmp_path / "right.pt") > 0.01, "holds without us"
+    assert apart(stack, tmp_path / "patched.pt", tmp_path / "right.pt") <= GRADIENTS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", ["0", "1000000"], ids=["kept-until-used-again", "kept-for-good"])
+@pytest.mark.parametrize("stack", [TF457, TF523])
+def test_hf_trainer_evaluates_between_steps(stack: str, kept: str, tmp_path: Path) -> None:
+    """ZeRO-3 keeps all of a model this small, and a rank without an image would not ask for its tower."""
+    told = ("--evaluate", "--kept", kept)
+    right = train(stack, "plain", tmp_path / "right.pt")
+    bare = train(stack, "zero3", tmp_path / "bare.pt", *told)
+    patched = train(stack, "zero3", tmp_path / "patched.pt", *told, "--import-vlmpatch")
+    assert right.rc == 0, str(right)
+    assert bare.rc != 0, "holds without us"
+    assert patched.rc == 0, str(patched)
     assert apart(stack, tmp_path / "patched.pt", tmp_path / "right.pt") <= GRADIENTS
 
 

@@ -171,7 +171,9 @@ def _loaded(stage: Stage, kind: str) -> dict[str, Any]:
 
 
 def asked_by_one_rank(stage: Stage) -> dict[str, Any]:
-    """Rank 0 alone asks a model that ZeRO-3 keeps whole for its next loss, with gradients on."""
+    """Rank 0 alone asks a model that ZeRO-3 keeps whole for its next loss, with and without gradients."""
+    import torch
+
     from vlmpatch_lab import engines, loading, samples
     from vlmpatch_lab.cell import Cell
 
@@ -188,6 +190,8 @@ def asked_by_one_rank(stage: Stage) -> dict[str, Any]:
         losses.append(loss.item())
         if stage.rank == 0:
             asked.append(engine.engine.module(**batch).loss.item())
+            with torch.no_grad():
+                engine.forward(batch)
     return {"differing": [n for n, loss in enumerate(asked[:-1]) if loss != losses[n + 1]]}
 
 

@@ -43,11 +43,11 @@ def without_image(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value[:, counted] for name, value in batch.items() if value.shape == shape}
 
 
-def deepspeed_config(stage: int) -> dict[str, Any]:
+def deepspeed_config(stage: int, kept: int) -> dict[str, Any]:
     return {
         "train_micro_batch_size_per_gpu": 1,
         "optimizer": {"type": "SGD", "params": {"lr": LR}},
-        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": 0},
+        "zero_optimization": {"stage": stage, "stage3_param_persistence_threshold": kept},
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
         "gradient_clipping": 0.0,
@@ -79,6 +79,10 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--engine", choices=["plain", "ddp", "zero2", "zero3"], required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--evaluate", action="store_true", help="after every step, on the same samples")
+    parser.add_argument(
+        "--kept", type=int, default=0, help="the size up to which ZeRO-3 keeps a tensor whole"
+    )
     parser.add_argument("--import-vlmpatch", action="store_true")
     asked = parser.parse_args()
     set_seed(0)
@@ -102,16 +106,24 @@ def main() -> None:
             gradient_checkpointing=True,
             average_tokens_across_devices=False,
             save_strategy="no",
+            eval_strategy="steps" if asked.evaluate else "no",
+            eval_steps=1,
+            per_device_eval_batch_size=1,
+            prediction_loss_only=True,
             report_to=[],
             use_cpu=stage is None,
             ddp_backend="gloo",
             remove_unused_columns=False,
-            deepspeed=deepspeed_config(stage) if stage else None,
+            deepspeed=deepspeed_config(stage, asked.kept) if stage else None,
         )
         model = known.from_pretrained(asked.model)
         model.config.use_cache = False
         trainer = InOrder(
-            model=model, args=arguments, train_dataset=rows, data_collator=lambda rows: dict(rows[0])
+            model=model,
+            args=arguments,
+            train_dataset=rows,
+            eval_dataset=rows,
+            data_collator=lambda rows: dict(rows[0]),
         )
         trainer.train()
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
