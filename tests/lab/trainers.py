@@ -402,6 +402,12 @@ def llamafactory_unused(cell: Cell, folder: Path, output: Path) -> None:
     llamafactory(cell, folder, output, ddp_find_unused_parameters=True)
 
 
+def llamafactory_full(cell: Cell, folder: Path, output: Path) -> None:
+    """With the tower; LLaVA does not use the end of its own."""
+    whole = {"freeze_vision_tower": False, "freeze_multi_modal_projector": False}
+    llamafactory(cell, folder, output, finetuning_type="full", template="llava", **whole)
+
+
 def llamafactory(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     run_exp = importlib.import_module("llamafactory.train.tuner").run_exp
 
@@ -417,7 +423,6 @@ def llamafactory(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
         {
             **settings,
             **reentrant,
-            **more,
             "disable_gradient_checkpointing": not checkpointing,
             "model_name_or_path": str(folder),
             "stage": "sft",
@@ -433,6 +438,7 @@ def llamafactory(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
             "overwrite_cache": True,
             "preprocessing_num_workers": 1,
             "overwrite_output_dir": True,
+            **more,
         }
     )
 
@@ -513,6 +519,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "trl_grpo_near": trl_grpo_near,
     "llamafactory_sft": llamafactory,
     "llamafactory_sft_unused": llamafactory_unused,
+    "llamafactory_sft_full": llamafactory_full,
     "axolotl_sft": axolotl,
 }
 PACKAGES = {
@@ -528,5 +535,6 @@ PACKAGES = {
     "trl_grpo_near": "trl",
     "llamafactory_sft": "llamafactory",
     "llamafactory_sft_unused": "llamafactory",
+    "llamafactory_sft_full": "llamafactory",
     "axolotl_sft": "axolotl",
 }
