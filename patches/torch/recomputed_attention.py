@@ -12,8 +12,10 @@ In every torch, 2.1 to 2.15. transformers 4 takes the reentrant variant by defau
 such a script would end in an error that it did not have.
 
 The change: a checkpointed call remembers which backends are on when it begins, and in which order they are
-tried; its recomputation has those. Left alone: calls with a ``context_fn`` of their own, torch's debug mode,
-which takes none, what is traced, and the reentrant variant.
+tried when it ends; its recomputation has those. The order at the beginning need not be what the forward had:
+torch settles it in a process's first attention, on a Hopper GPU with cuDNN's before the others
+(``priority_order`` in ATen's sdp_utils.cpp). Left alone: calls with a ``context_fn`` of their own, torch's
+debug mode, which takes none, what is traced, and the reentrant variant.
 
 Upstream: https://github.com/pytorch/pytorch/issues/147995 (the same of another thing around the forward)
 """
@@ -27,7 +29,7 @@ from types import ModuleType
 
 from vlmpatch.api import Code, Patch
 
-from .._shared.checkpoint_contexts import look_at_entrance, run_in
+from .._shared.checkpoint_contexts import Pair, look_at_entrance, run_in
 
 # torch._C's: what asks whether a backend is on, and what turns it on and off. Spelled once: Python's cache
 # of attributes would keep a name made anew in each call
@@ -46,13 +48,32 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let the recomputation have the backends of its forward."""
-    run_in(patch, module, lambda: (contextlib.nullcontext, functools.partial(_again, _chosen())))
+    run_in(patch, module, _remembered)
+
+
+def _remembered() -> Pair:
+    forward = _Forward()
+    return (lambda: forward), functools.partial(_again, forward)
+
+
+class _Forward:
+    """What a forward's attention chooses from."""
+
+    __slots__ = ("on", "order")
+
+    def __init__(self) -> None:
+        self.on, self.order = _chosen()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *failure: object) -> None:
+        self.order = _order()
 
 
 @contextlib.contextmanager
-def _again(chosen: Choice) -> Iterator[None]:
+def _again(forward: _Forward) -> Iterator[None]:
     before = _chosen()
-    _choose(chosen)
+    _choose((forward.on, forward.order))
     try:
         yield
     finally:
@@ -60,12 +81,18 @@ def _again(chosen: Choice) -> Iterator[None]:
 
 
 def _chosen() -> Choice:
-    """What is chosen now; of an order torch knows from 2.6 on."""
     import torch
 
     on = {switch: getattr(torch._C, asked, None) for asked, switch in BACKENDS.items()}
-    order = getattr(torch._C, "_get_sdp_priority_order", list)
-    return {switch: asked() for switch, asked in on.items() if asked is not None}, order()
+    return {switch: asked() for switch, asked in on.items() if asked is not None}, _order()
+
+
+def _order() -> list[int]:
+    """Of trying them, which torch knows from 2.6 on."""
+    import torch
+
+    order: list[int] = getattr(torch._C, "_get_sdp_priority_order", list)()
+    return order
 
 
 def _choose(chosen: Choice) -> None:
