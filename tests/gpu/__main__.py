@@ -4,7 +4,7 @@
 
 Needs torch with CUDA, DeepSpeed, transformers, PEFT and a GPU; cells of qlora need bitsandbytes, those of
 liger its kernels. On a single GPU two ranks go over gloo, for NCCL refuses them. One line a cell is printed,
-and put on record in data/gpu.csv.
+and put on record in data/gpu.csv; below it what a run died of.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ LIMIT = 240.0  # seconds a process may take
 TOGETHER = 10  # processes of tiny cells at a time
 ENGINES = ("ddp", "zero2", "zero3")
 SHARDED = ("fsdp1", "fsdp2")
+BESIDE = ("evaluated", "liger", "compiled")
+LOGGED = ("losses", "norms", "evaluations")
 WAYS: dict[str, list[str]] = {"bare": [], "patched": ["--patched"]}
 
 
@@ -77,10 +79,10 @@ def right(words: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def by_trainer(words: list[str]) -> Iterator[dict[str, Any]]:
-    """Losses and norms of HF Trainer's first steps, held against one process that checkpoints nothing."""
+    """What HF Trainer logs of its first steps, held against one process that checkpoints nothing."""
     cells = [
-        trainer.Cell(engine, tuning, amp=amp, kernels=kernels, mixed=ranks == 2, ranks=ranks)
-        for amp, kernels in (("fp16", ""), ("bf16", ""), ("bf16", "liger"), ("bf16", "compiled"))
+        trainer.Cell(engine, tuning, amp=amp, beside=beside, mixed=ranks == 2, ranks=ranks)
+        for amp, beside in (*((amp, "") for amp in ("fp16", "bf16")), *(("bf16", each) for each in BESIDE))
         for ranks in (1, 2)
         for engine in ENGINES
         for tuning in ("lora", "full")
@@ -107,7 +109,7 @@ def off(said: dict[str, Any], wanted: dict[str, Any]) -> float | str:
     """How far what a Trainer logged is off at most, relative."""
     if "error" in said or "error" in wanted:
         return "none"
-    pairs = [pair for kind in ("losses", "norms") for pair in zip(said[kind], wanted[kind], strict=True)]
+    pairs = [pair for kind in LOGGED for pair in zip(said[kind], wanted[kind], strict=True)]
     most: float = max(abs(got - exact) / abs(exact) for got, exact in pairs)
     return most
 
@@ -144,7 +146,7 @@ def plain(cell: Any) -> Any:
 
 def describe(cell: Cell) -> str:
     rows = "mixed" if cell.mixed else "images"
-    computed = [cell.amp, *filter(None, [cell.kernels])] if isinstance(cell, trainer.Cell) else [cell.dtype]
+    computed = [cell.amp, *filter(None, [cell.beside])] if isinstance(cell, trainer.Cell) else [cell.dtype]
     words = (cell.engine, cell.tuning, *computed, rows, f"ranks={cell.ranks}", cell.checkpointing)
     return " ".join(words)
 
@@ -216,6 +218,9 @@ def main() -> None:
         for found in CHECKS[name](asked.cells):
             line = record.line(of, found)
             print(*line.values(), sep=" | ", flush=True)
+            for way in WAYS:
+                if "error" in found[way]:
+                    print(f"    {way}: {found[way]['error']}", flush=True)
             record.write([line])
 
 

@@ -57,9 +57,9 @@ def main() -> None:
     device = rank % torch.cuda.device_count()
     os.environ["LOCAL_RANK"] = str(device)  # DeepSpeed takes the GPU of that number
     torch.cuda.set_device(device)
+    model = made(cell)  # before any group is: in one, the first rank alone writes what bitsandbytes loads
     if cell.engine != "none":
         distributed.init_process_group(cell.backend)
-    model = made(cell)
     batches = [batch(cell, each) for each in range(cell.ranks)]
     mine = batches if cell.engine == "none" else [batches[rank]]
     run = ENGINES[cell.engine](cell, model, mine)

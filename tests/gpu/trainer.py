@@ -2,9 +2,10 @@
 
     torchrun -m tests.gpu.trainer '{"engine": "ddp", "amp": "fp16", …}' [--patched]
 
-Prints the losses and the norms of the gradients as the Trainer logs them: of float16 by torch's scaler of
-losses, or by DeepSpeed's; clipped at 1, two micro-batches a step. Without an engine one process takes the
-samples of all ranks, and nothing is checkpointed.
+Prints the losses and the norms of the gradients as the Trainer logs them, and what it evaluates between
+steps where it does: of float16 by torch's scaler of losses, or by DeepSpeed's; clipped at 1, two
+micro-batches a step. Without an engine one process takes the samples of all ranks, and nothing is
+checkpointed.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ SCALE = 8  # DeepSpeed's first scale of a float16 loss, as a power of two
 class Cell(train.Cell):
     dtype: str = "float32"  # of the weights; what is computed in is amp's
     amp: str = "bf16"  # bf16, fp16
-    kernels: str = ""  # liger; compiled, by torch.compile
+    beside: str = ""  # liger's kernels; compiled, by torch.compile; evaluated, between steps
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
@@ -48,15 +49,15 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
 def main() -> None:
     cell = Cell(**json.loads(sys.argv[1]))
     os.environ["LOCAL_RANK"] = "0"  # which the GPU is that all ranks share
+    if cell.beside == "liger":
+        importlib.import_module("liger_kernel.transformers").apply_liger_kernel_to_qwen2_vl()
+    model = train.made(dataclasses.replace(cell, checkpointing="off"))
     alone = cell.engine == "none"
     if alone:
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
             os.environ.pop(name, None)
     elif cell.ranks > 1:
         distributed.init_process_group(cell.backend)
-    if cell.kernels == "liger":
-        importlib.import_module("liger_kernel.transformers").apply_liger_kernel_to_qwen2_vl()
-    model = train.made(dataclasses.replace(cell, checkpointing="off"))
     if not alone and cell.tuning != "full":
         model.enable_input_require_grads()
     with tempfile.TemporaryDirectory() as folder:
@@ -64,6 +65,7 @@ def main() -> None:
             model=model,
             args=transformers.TrainingArguments(folder, **arguments(cell)),
             train_dataset=samples(cell),
+            eval_dataset=samples(cell),
             data_collator=lambda rows: rows[0],
         )
         trainer.train()
@@ -72,6 +74,7 @@ def main() -> None:
         said = {
             "losses": [each["loss"] for each in logs],
             "norms": [float(each["grad_norm"]) for each in logs],
+            "evaluations": [each["eval_loss"] for each in trainer.state.log_history if "eval_loss" in each],
         }
         print(json.dumps(said), flush=True)
     if distributed.is_initialized():
@@ -88,6 +91,9 @@ def arguments(cell: Cell) -> dict[str, Any]:
         "lr_scheduler_type": "constant",
         "optim": "sgd",
         "max_grad_norm": 1.0,
+        "eval_strategy": "steps" if cell.beside == "evaluated" else "no",
+        "eval_steps": 1,
+        "per_device_eval_batch_size": 1,
         "logging_steps": 1,
         "save_strategy": "no",
         "report_to": "none",
@@ -97,7 +103,7 @@ def arguments(cell: Cell) -> dict[str, Any]:
         "bf16": cell.amp == "bf16",
         "fp16": cell.amp == "fp16",
         "deepspeed": deepspeed_config(cell),
-        "torch_compile": cell.kernels == "compiled" and not alone,
+        "torch_compile": cell.beside == "compiled" and not alone,
         "ddp_backend": None if alone else cell.backend,
     }
 
@@ -114,8 +120,8 @@ def deepspeed_config(cell: Cell) -> dict[str, Any] | None:
         "fp16": {"enabled": "auto", "initial_scale_power": SCALE},
         "zero_optimization": {
             "stage": int(cell.engine[-1]),
-            "stage3_param_persistence_threshold": 0,
             "overlap_comm": True,
+            **({} if cell.beside == "evaluated" else {"stage3_param_persistence_threshold": 0}),
         },
     }
 
