@@ -443,7 +443,13 @@ def llamafactory(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     )
 
 
-def axolotl(cell: Cell, folder: Path, output: Path) -> None:
+def axolotl_full(cell: Cell, folder: Path, output: Path) -> None:
+    """With the tower; nothing is said of what LLaVA does not use of it, but in what is right."""
+    search = True if cell.checkpointing == "off" else None
+    axolotl(cell, folder, output, adapter=None, ddp_find_unused_parameters=search)
+
+
+def axolotl(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     """Its command, without the accelerator it looks for and torchvision's compiled image reader."""
     _let_accelerate_meet_over_gloo()
     vars(importlib.import_module("transformers.image_utils"))["decode_image"] = _decoded
@@ -478,6 +484,7 @@ def axolotl(cell: Cell, folder: Path, output: Path) -> None:
         "ddp_find_unused_parameters": True,  # as rows without an image need it
         "attn_implementation": "eager",
         "fp16": False,
+        **more,
     }
     config = output / "config.yaml"
     config.write_text(json.dumps(said))
@@ -521,6 +528,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "llamafactory_sft_unused": llamafactory_unused,
     "llamafactory_sft_full": llamafactory_full,
     "axolotl_sft": axolotl,
+    "axolotl_sft_full": axolotl_full,
 }
 PACKAGES = {
     "hf": "transformers",
@@ -537,4 +545,5 @@ PACKAGES = {
     "llamafactory_sft_unused": "llamafactory",
     "llamafactory_sft_full": "llamafactory",
     "axolotl_sft": "axolotl",
+    "axolotl_sft_full": "axolotl",
 }

@@ -17,6 +17,7 @@ blank: Any = importlib.import_module("vlmpatch.patches._shared.blank_image")
 towers: Any = importlib.import_module("vlmpatch.patches._shared.towers")
 blank_audio: Any = importlib.import_module("vlmpatch.patches._shared.blank_audio")
 unused: Any = importlib.import_module("vlmpatch.patches.transformers.unused_under_checkpointing")
+unused_parts: Any = importlib.import_module("vlmpatch.patches._shared.unused_parts")
 silent: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmo_silent_batches")
 groups: Any = importlib.import_module("vlmpatch.patches.minicpmv.minicpmv_slice_groups")
 
@@ -196,7 +197,7 @@ def search(arguments: dict[str, Any], *names: str, **config: Any) -> bool:
 
 @pytest.fixture(autouse=True)
 def no_experts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unused, "sparse_blocks", lambda model: iter(()))
+    monkeypatch.setattr(unused_parts, "sparse_blocks", lambda model: iter(()))
 
 
 def test_the_search_stays_on_for_a_trained_tower() -> None:
@@ -279,23 +280,25 @@ class Tree:
 def test_a_tower_is_known_by_what_it_is_where_the_configuration_has_no_name_for_it() -> None:
     text = Embedding()
     ovis = {"llm": Tree({}, text=text), "llm.tokens": text, "eye.vit.patches": Conv2d(), "eye.head": None}
-    assert unused._trains_a_tower(Tree(ovis, "eye.head"))  # Ovis: it has no embedding of its own
-    assert not unused._trains_a_tower(Tree(ovis, "llm.tokens"))  # a frozen tower
+    assert unused_parts.trains_a_tower(Tree(ovis, "eye.head"))  # Ovis: it has no embedding of its own
+    assert not unused_parts.trains_a_tower(Tree(ovis, "llm.tokens"))  # a frozen tower
     phi = {"model.tokens": text, "model.images.clip.patches": Conv2d(), "model.layers": None}
-    assert unused._trains_a_tower(Tree(phi, "model.images.clip.patches", text=text))
-    assert not unused._trains_a_tower(Tree(phi, "model.layers", text=text))
+    assert unused_parts.trains_a_tower(Tree(phi, "model.images.clip.patches", text=text))
+    assert not unused_parts.trains_a_tower(Tree(phi, "model.layers", text=text))
 
 
 def test_what_reads_no_text_or_sees_no_picture_is_left_alone() -> None:
     patches = Conv2d()
     vit = {"embeddings.patches": patches, "encoder": None}
-    assert not unused._trains_a_tower(Tree(vit, "embeddings.patches", "encoder", text=patches))
+    assert not unused_parts.trains_a_tower(Tree(vit, "embeddings.patches", "encoder", text=patches))
     detector = {"backbone": patches, "queries": Embedding()}
-    assert not unused._trains_a_tower(Tree(detector, "backbone", "queries"))
+    assert not unused_parts.trains_a_tower(Tree(detector, "backbone", "queries"))
     text = Embedding()
-    assert not unused._trains_a_tower(Tree({"tokens": text, "layers": None}, "tokens", "layers", text=text))
+    assert not unused_parts.trains_a_tower(
+        Tree({"tokens": text, "layers": None}, "tokens", "layers", text=text)
+    )
     around = {"both": Conv2d(), "both.tokens": text}  # no tower beside the text
-    assert not unused._trains_a_tower(Tree(around, "both", "both.tokens", text=text))
+    assert not unused_parts.trains_a_tower(Tree(around, "both", "both.tokens", text=text))
 
 
 class Part:
