@@ -374,3 +374,107 @@ def test_the_page_says_by_what_it_knows() -> None:
     assert "The message is not known here" in made
     data = answer_page.data(given, Words("en"))
     assert (data["ground"], data["instead"], data["failure"]) == ("script", None, None)
+
+
+def by_hand(line: str, last: str, path: str = "deepspeed/runtime/engine.py") -> str:
+    """The page of a check that ``path`` holds, and that says ``last``."""
+    return page(traceback(TRAIN, f'  File "{ROOT}/{path}", line 7, in quux\n    {line}', last=last))
+
+
+@pytest.mark.parametrize(
+    ("line", "last", "id_"),
+    [
+        ("raise ValueError(", "ValueError: the frob is odd", "configuration"),
+        ("raise NotImplementedError(", "NotImplementedError: 4 is no stage", "configuration"),
+        ('assert ok, "x"', "AssertionError: the frob is odd", "check"),
+        ("raise RuntimeError(", "RuntimeError: the frob was never made", "check"),
+        ("raise TypeError(", "TypeError: frob must be a list, got 3", "other-type"),
+        ("raise TypeError(", "TypeError: frobs of the two", "configuration"),
+        ("raise ValueError(", "ValueError: mask shape (3, 4) does not match (3, 5)", "shapes"),
+        ("assert a == b, (", "AssertionError: all params must have the same dtype", "dtype"),
+        ("raise RuntimeError(", "RuntimeError: Unable to import quux", "environment"),
+        ("raise RuntimeError(", "RuntimeError: API has changed, call it otherwise", "versions"),
+        (
+            "raise RuntimeError(",
+            "RuntimeError: No executable batch size found, reached zero.",
+            "out-of-memory",
+        ),
+        ("out = self.frob(x)", "RuntimeError: the frob was never made", ""),
+        ("out = self.frob(x)", "ValueError: the frob is odd", ""),
+    ],
+)
+def test_what_a_check_written_by_hand_refuses_is_told_by_its_class_and_its_words(
+    line: str, last: str, id_: str
+) -> None:
+    assert by_hand(line, last) == id_
+
+
+def test_a_check_written_by_hand_where_samples_are_read_is_about_the_data() -> None:
+    path = "transformers/image_transforms.py"
+    assert by_hand("raise TypeError(", "TypeError: it has to be an array", "datasets/table.py") == "data"
+    assert by_hand("raise NotImplementedError", "NotImplementedError: role", path) == "data"
+
+
+@pytest.mark.parametrize(
+    ("path", "function", "last", "id_"),
+    [
+        ("/usr/lib64/python3.9/os.py", "__getitem__", "KeyError: 'LOCAL_RANK'", "launcher"),
+        ("<frozen os>", "__getitem__", "KeyError: 'QUUX_HOME'", "configuration"),
+        (f"{ROOT}/torch/nn/modules/container.py", "__getitem__", "KeyError: 'nonesuch'", "absent-key"),
+        (
+            f"{ROOT}/torch/distributed/checkpoint/utils.py",
+            "x",
+            "AssertionError: Expected key 'quux'",
+            "no-state",
+        ),
+        (f"{ROOT}/trl/extras/vllm_client.py", "x", "Exception: Server 3 failed: odd", "server"),
+        (f"{ROOT}/unsloth_zoo/vllm_utils.py", "load_vllm", "RuntimeError: AoT scheduling", "server"),
+        (
+            f"{ROOT}/accelerate/utils/modeling.py",
+            "get_balanced_memory",
+            "ZeroDivisionError: integer division or modulo by zero",
+            "device-map",
+        ),
+    ],
+)
+def test_more_parts_lead_to_their_pages(path: str, function: str, last: str, id_: str) -> None:
+    assert page(traceback(TRAIN, frame(path, function), last=last)) == id_
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        ("KeyError: 'param_groups'", "no-state"),
+        ("TorchRuntimeError: The size of tensor a (1280) must match (s4)", "compiled"),
+        ("ValueError: NaN values found in loss_gen_all", "nan"),
+        ("RuntimeError: gradients are non-finite", "nan"),
+        ("ValueError: it must be called on an instantiated object", "configuration"),
+        ("AttributeError: 'Params4bit' object has no attribute 'absmax'", "quantized"),
+        ("AssertionError: fp8e4nv data type is not supported on CUDA arch < 89", "old-gpu"),
+        (
+            "OSError: The safetensors archive passed at /w/x does not contain the valid metadata.",
+            "broken-file",
+        ),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/3: file write failed", "disk"),
+        ("OSError: Error no file named model.safetensors found in directory /w/x.", "hub"),
+        ("OSError: [Errno 95] Operation not supported", "files"),
+        ("RuntimeError: HCCL function error: HcclCommInitRootInfo(numRanks), error code is 2", "network"),
+        ("RuntimeError: EZ9999: Inner Error!", "cuda"),
+        ("RuntimeError: Placeholder storage has not been allocated on MPS device!", "device-map"),
+        ("ValueError: GRPO is not compatible with `device_map`.", "configuration"),
+        (
+            "RuntimeError: Unsloth: No or negligible GPU memory available for fused cross entropy.",
+            "out-of-memory",
+        ),
+        ("ValueError: The model did not return a loss from the inputs, only the following keys: x.", "data"),
+        ("# The model did not return a loss from the inputs\n我的脚本如下", "data"),
+        ("RuntimeError: Unsloth: You must specify a `formatting_func`", "data"),
+        (
+            "# 微调报错 ValueError: The `eos_token` ('x') is not found in the vocabulary\n用两张卡",
+            "tokenizer",
+        ),
+        ("# 保存时报错 RuntimeError: PytorchStreamWriter failed writing file data/3\n单机", "disk"),
+    ],
+)
+def test_more_of_what_is_said_leads_to_its_page(text: str, id_: str) -> None:
+    assert page(text) == id_
