@@ -331,7 +331,7 @@ def test_a_line_that_raises_says_what_it_raises() -> None:
 
 def test_an_exception_of_which_the_name_is_cut_is_what_the_line_above_raises() -> None:
     line = 'raise AttributeError(f"{kind!r} object has no attribute {name!r}")'
-    inside = frame(f"{ROOT}/torch/nn/modules/module.py", "__getattr__") + f"    {line}\n"
+    inside = frame(f"{ROOT}/torch/nn/parameter.py", "pick") + f"    {line}\n"
     assert page(traceback(TRAIN, inside, last="Attrib")) == "versions"
     assert page(traceback(TRAIN, inside, last="Then it goes on")) == ""
 
@@ -502,4 +502,27 @@ def test_more_parts_lead_to_their_pages(path: str, function: str, last: str, id_
     ],
 )
 def test_more_of_what_is_said_leads_to_its_page(text: str, id_: str) -> None:
+    assert page(text) == id_
+
+
+def test_a_traceback_that_is_cut_where_an_attribute_is_looked_up_lacks_that_attribute() -> None:
+    assert page(CUT + frame(f"{ROOT}/torch/nn/modules/module.py", "__getattr__")) == "versions"
+    assert page(CUT + frame(f"{ROOT}/torch/nn/modules/module.py", "_call_impl")) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "id_"),
+    [
+        ("ValueError: no model of that name. Supported model names: llava, llava_sglang", "configuration"),
+        ("ValueError: sglang could not start", "server"),
+        ("# Vision finetuning error (Unsupported: hasattr ConstDictVariable to)\nwith two cards", "compiled"),
+        (
+            "TypeError: Expected parameter x of type torch.Tensor, but got <class 'float'> instead.",
+            "other-type",
+        ),
+        ("My run stops\nRuntimeError: Expected is_sm80 to be true, but got false.", "old-gpu"),
+        ("# DPO errors out (Assertion `srcIndex < srcSelectDimSize` failed)\nTraceback:", "cuda"),
+    ],
+)
+def test_what_threads_quote_leads_to_its_page(text: str, id_: str) -> None:
     assert page(text) == id_

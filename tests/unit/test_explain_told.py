@@ -13,6 +13,9 @@ TOLD = [
     ("SFT of Gemma 3 with unsloth dies.\nDisabling compile makes the model train.", "compiled"),
     ("When you update the code, fine-tuning Llama 3.2 Vision has a bug\n\nSee the picture.", "versions"),
     ("Low GPU utilization while finetuning GR00T\n\nOn eight H100.", "slow"),
+    ("Vision finetuning does not work\n\nYou are not using the correct version of torchtune.", "versions"),
+    ("LoRA 微调小问题\n\n应该是 transformers 或者其他库版本不匹配。", "versions"),
+    ("LoRA of Vicuna\n\nWith model_max_length of 2048 it will be OOM when I train.", "out-of-memory"),
     (
         "Fine-tuning Qwen2-VL with LoRA on two GPUs under plain DDP "
         "dies in the first backward: DDP complains that a parameter "
