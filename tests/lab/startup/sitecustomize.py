@@ -9,6 +9,9 @@ inference, is left out: no training calls them.
 With ``VLMPATCH_LAB_WAITING=1`` every collective waits before it returns. ZeRO-3 waits for the last of
 several asynchronous gathers. One CUDA stream makes that enough; over gloo it is a data race in DeepSpeed
 that has nothing to do with what is tested here.
+
+With ``VLMPATCH_LAB_BACKWARD=thread`` a backward, and what it recomputes, runs in a thread of its own, as on
+a GPU: on a CPU torch runs it in the thread that asks for it, whose stack and thread-locals it would see.
 """
 
 from __future__ import annotations
@@ -19,15 +22,18 @@ import importlib.abc
 import importlib.util
 import os
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 from typing import Any
 
 
 class _AfterExec(importlib.abc.Loader):
-    """Of ``deepspeed.comm.torch``."""
+    """Of a module that ``act`` changes once it is there."""
 
-    def __init__(self, loader: Any) -> None:
-        self.loader = loader
+    def __init__(self, loader: Any, act: Callable[[ModuleType], None]) -> None:
+        self.loader, self.act = loader, act
 
     def create_module(self, spec: Any) -> ModuleType | None:
         made: ModuleType | None = self.loader.create_module(spec)
@@ -35,24 +41,49 @@ class _AfterExec(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         self.loader.exec_module(module)
-        vars(module)["build_shm_op"] = lambda: None
-        accelerator = sys.modules["deepspeed.accelerator"].get_accelerator()
-        if accelerator.communication_backend_name() == "ccl":  # DeepSpeed 0.12 would compile one over Intel's
-            accelerator._communication_backend_name = "gloo"
-        if os.environ.get("VLMPATCH_LAB_WAITING") == "1":
-            from vlmpatch_lab.collectives import wait_for_every_collective
+        self.act(module)
 
-            wait_for_every_collective()
+
+def _without_an_accelerator(module: ModuleType) -> None:
+    vars(module)["build_shm_op"] = lambda: None
+    accelerator = sys.modules["deepspeed.accelerator"].get_accelerator()
+    if accelerator.communication_backend_name() == "ccl":  # DeepSpeed 0.12 would compile one over Intel's
+        accelerator._communication_backend_name = "gloo"
+    if os.environ.get("VLMPATCH_LAB_WAITING") == "1":
+        from vlmpatch_lab.collectives import wait_for_every_collective
+
+        wait_for_every_collective()
+
+
+def _in_a_thread(module: ModuleType) -> None:
+    original, mine = vars(module)["_engine_run_backward"], threading.local()
+    threads = ThreadPoolExecutor(1, "backward", lambda: setattr(mine, "own", True))
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if hasattr(mine, "own"):  # a reentrant checkpoint's, within another
+            return original(*args, **kwargs)
+        return threads.submit(original, *args, **kwargs).result()
+
+    vars(module)["_engine_run_backward"] = run
+
+
+ACTS = {"deepspeed.comm.torch": _without_an_accelerator}
+if os.environ.get("VLMPATCH_LAB_BACKWARD") == "thread":
+    ACTS["torch.autograd.graph"] = _in_a_thread
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self) -> None:
+        self.asking = False
+
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        if name != "deepspeed.comm.torch":
+        if name not in ACTS or self.asking:
             return None
-        sys.meta_path.remove(self)
+        self.asking = True
         spec = importlib.util.find_spec(name)
+        self.asking = False
         assert spec is not None
-        spec.loader = _AfterExec(spec.loader)
+        spec.loader = _AfterExec(spec.loader, ACTS[name])
         return spec
 
 
