@@ -109,6 +109,7 @@ def environment(
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # torch 2.6 starts its compilers on import, and they outlive it
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
+        "VLMPATCH_LAB_BACKWARD": "thread",  # as on a GPU, which is where people train
         "MASTER_PORT": str(free_port()),
     }
     of_the_stack = [INTEL] if any(each.startswith("deepspeed==0.12.") for each in stack.packages) else []

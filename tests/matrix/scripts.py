@@ -49,6 +49,7 @@ def made(stack: Stack) -> Path:
     with envs.locked(folder.with_suffix(".lock")):
         if not (folder / "complete").exists():
             shutil.rmtree(folder, ignore_errors=True)
+            envs.make(stack)
             command: list[str | Path] = ["python", "-m", "tests.standin.make", folder]
             finished = launch.run(stack, command, limit=120, env={MODULES: str(folder / "modules")})
             if finished.rc != 0:

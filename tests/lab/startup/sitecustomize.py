@@ -56,20 +56,28 @@ def _without_an_accelerator(module: ModuleType) -> None:
 
 
 def _in_a_thread(module: ModuleType) -> None:
-    original, mine = vars(module)["_engine_run_backward"], threading.local()
-    threads = ThreadPoolExecutor(1, "backward", lambda: setattr(mine, "own", True))
+    module.Variable._execution_engine = _Engine(module.Variable._execution_engine)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if hasattr(mine, "own"):  # a reentrant checkpoint's, within another
-            return original(*args, **kwargs)
-        return threads.submit(original, *args, **kwargs).result()
 
-    vars(module)["_engine_run_backward"] = run
+class _Engine:
+    """Autograd's, whose backwards run in a thread of their own."""
+
+    def __init__(self, engine: Any) -> None:
+        self.engine, self.mine = engine, threading.local()
+        self.threads = ThreadPoolExecutor(1, "backward", lambda: setattr(self.mine, "own", True))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        if hasattr(self.mine, "own"):  # a reentrant checkpoint's, within another
+            return self.engine.run_backward(*args, **kwargs)
+        return self.threads.submit(self.engine.run_backward, *args, **kwargs).result()
 
 
 ACTS = {"deepspeed.comm.torch": _without_an_accelerator}
 if os.environ.get("VLMPATCH_LAB_BACKWARD") == "thread":
-    ACTS["torch.autograd.graph"] = _in_a_thread
+    ACTS["torch.autograd.variable"] = _in_a_thread
 
 
 class _Finder(importlib.abc.MetaPathFinder):
