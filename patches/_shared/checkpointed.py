@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 
@@ -15,7 +15,7 @@ def blocks_of(function: Any, depth: int = 3) -> Iterator[Any]:
     if isinstance(function, torch.nn.Module):
         yield function
     elif depth:
-        around: list[Any] = [getattr(function, "__self__", None)]
+        around: list[Any] = [function.__self__] if isinstance(function, MethodType) else []
         if isinstance(function, functools.partial):
             around += [function.func, *function.args]
         if isinstance(function, FunctionType):

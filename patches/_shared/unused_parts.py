@@ -40,7 +40,7 @@ def _checkpoint_functions(model: Any) -> Iterator[Any]:
 
 def trains_a_tower(model: Any) -> bool:
     config = getattr(model, "config", None)
-    if not any(getattr(config, name, None) is not None for name in _TOWERS):
+    if not any(_names(config, name) for name in _TOWERS):
         return any(
             parameter.requires_grad
             for tower in _beside_the_text(model)
@@ -50,6 +50,13 @@ def trains_a_tower(model: Any) -> bool:
         parameter.requires_grad and not any(part in _LANGUAGE for part in name.split("."))
         for name, parameter in model.named_parameters()
     )
+
+
+def _names(config: Any, part: str) -> bool:
+    try:
+        return getattr(config, part, None) is not None
+    except Exception:  # a configuration of the model's own, which says in its own way that it has none
+        return False
 
 
 def _beside_the_text(model: Any) -> set[str]:

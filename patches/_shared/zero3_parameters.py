@@ -28,8 +28,19 @@ def absent(value: Any) -> bool:
 
 
 def any_absent(module: Any) -> bool:
-    """Whether ``module`` or a child of it has such a parameter."""
-    return MODULE in sys.modules and any(absent(parameter) for parameter in module.parameters())
+    """Whether ``module`` or a child of it has such a parameter; none of them is called to say so."""
+    return MODULE in sys.modules and any(map(absent, _held_by(module)))
+
+
+def _held_by(module: Any) -> Iterator[Any]:
+    seen, left = set(), [module]
+    while left:
+        part = left.pop()
+        if part is not None and id(part) not in seen:
+            seen.add(id(part))
+            held = vars(part)
+            yield from held["_parameters"].values() if "_parameters" in held else ()
+            left += held["_modules"].values() if "_modules" in held else ()
 
 
 def gather_group(parameter: Any) -> Any:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import importlib
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any
@@ -80,8 +81,9 @@ def refuse(names: Mapping[str, Any], what: Any) -> None:
     Raises:
         RuntimeError: it names the tensor and what to call instead.
     """
-    if hasattr(what, "named_parameters"):
-        empty = next((n for n, p in what.named_parameters() if absent(p)), None) if any_absent(what) else None
+    # By their types: what else is saved may answer for any name, by an error or by making something.
+    if isinstance(what, sys.modules["torch"].nn.Module) and any_absent(what):
+        empty = next((n for n, p in what.named_parameters() if absent(p)), None)
         if empty is not None:
             shape = tuple(dict(what.named_parameters())[empty].ds_shape)
             raise RuntimeError(REFUSED.format(name=empty, shape=shape))
@@ -95,8 +97,8 @@ def refuse(names: Mapping[str, Any], what: Any) -> None:
 
 
 def _is_placeholder(value: Any) -> bool:
-    """Whether ``value`` is empty, and not for being cut from what is not."""
-    return bool(value.numel() == 0 and value.untyped_storage().nbytes() == 0)
+    """Whether ``value`` is empty as DeepSpeed leaves it, and not for being cut from what is not."""
+    return tuple(value.shape) == (0,) and value.untyped_storage().nbytes() == 0
 
 
 def _is_slice(names: Mapping[str, Any], key: str, value: Any) -> bool:
@@ -107,13 +109,13 @@ def _is_slice(names: Mapping[str, Any], key: str, value: Any) -> bool:
 
 def _tensors(what: Any, depth: int) -> Iterator[tuple[str, Any]]:
     """Every tensor of a dict, or of dicts in it, with its key."""
-    if depth == 0 or (isinstance(what, Mapping) and "ds_version" in what):
+    if depth == 0 or (isinstance(what, dict) and dict.__contains__(what, "ds_version")):
         return
-    values: Any = what.items() if isinstance(what, Mapping) else ()
+    values: Any = dict.items(what) if isinstance(what, dict) else ()
     if isinstance(what, (list, tuple)) and len(what) < 100:
         values = enumerate(what)
     for key, value in values:
-        if hasattr(value, "numel") and isinstance(key, str):
+        if isinstance(value, sys.modules["torch"].Tensor) and isinstance(key, str):
             yield key, value
         else:
             yield from _tensors(value, depth - 1)

@@ -28,7 +28,7 @@ from typing import Any
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.rendezvous import attend, rendezvous
-from .._shared.zero3_parameters import absent, whole
+from .._shared.zero3_parameters import absent, any_absent, whole
 
 STATE, PREFIX, METADATA = Argument(0, "state_dict"), Argument(1, "prefix"), Argument(2, "local_metadata")
 REMEDY = (
@@ -96,7 +96,7 @@ def _has_values(value: Any) -> bool:
 
 def _meet(patch: Patch, module: Any, state: Any) -> bool:
     """Whether parameters will be gathered; every rank then loads the same names."""
-    if not isinstance(state, Mapping):
+    if not isinstance(state, Mapping) or not any_absent(module):
         return False
     names = sorted(to_fill(dict(module.named_parameters()), state, ""))
     if not names:

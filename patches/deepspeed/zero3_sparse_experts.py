@@ -28,6 +28,7 @@ Upstream: https://github.com/deepspeedai/DeepSpeed/pull/4966
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -84,7 +85,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def with_a_copy(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around a forward that writes into its input, which torch forbids where a module has a backward hook."""
-    if self in ours and args and getattr(args[0], "requires_grad", False):
+    tensor = sys.modules["torch"].Tensor
+    if self in ours and args and isinstance(args[0], tensor) and args[0].requires_grad:
         args = (args[0].clone(), *args[1:])
     return original(self, *args, **kwargs)
 

@@ -25,9 +25,10 @@ import functools
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
+
+from .._shared.by_identity import ByIdentity
 
 NAME = "PeftModel.get_prompt"
 KEEPS = "_can_checkpoint_with_cache"  # what a layer says that keeps its cache, from transformers 5 on
@@ -38,7 +39,7 @@ _REENTRANT = (
     "non-reentrant variant. Pass False; VLMPATCH_DISABLE={patch} insists on True."
 )
 
-_prefixes: WeakSet[Any] = WeakSet()  # caches that PEFT made for layers that checkpoint
+_prefixes = ByIdentity()  # caches that PEFT made for layers that checkpoint
 
 
 def look(code: Code) -> str | None:
@@ -59,7 +60,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if type(made).__name__ == "DynamicCache" and self.training and torch.is_grad_enabled():
             layers = [layer for layer in self.get_base_model().modules() if _checkpoints(layer)]
             if layers and _recomputes_with_a_cache():
-                _prefixes.add(made)
+                _prefixes.put(made, True)
                 _keep(patch, layers)
         return made
 
@@ -102,7 +103,7 @@ def _keeping(patch: Patch) -> Callable[..., Any]:
 
     def call(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         cache = kwargs.get(CACHE)
-        if cache is None or cache not in _prefixes or not (self.gradient_checkpointing and self.training):
+        if cache is None or not _prefixes.get(cache) or not (self.gradient_checkpointing and self.training):
             return original(self, *args, **kwargs)
         checkpoint = getattr(self, FUNCTION)
 

@@ -345,7 +345,10 @@ def _has(reduced: Reduced, block: Any) -> bool:
 
 def _in_backward_of(result: Any, call: Callable[..., None]) -> bool:
     """Have ``call`` called when ``result`` is differentiated; False where it cannot be."""
-    node = next(filter(None, (getattr(part, "grad_fn", None) for part in _flat(result))), None)
+    import torch
+
+    made = (part.grad_fn for part in _flat(result) if isinstance(part, torch.Tensor))
+    node = next((node for node in made if node is not None), None)
     if node is not None:
         node.register_prehook(call)
     return node is not None

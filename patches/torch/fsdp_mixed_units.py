@@ -73,7 +73,7 @@ def _may_be_mixed(wrapper: Any, module: Any) -> bool:
 
 def asked_once(policy: Any) -> Any:
     """A policy like ``policy``, which may speak, count or remember, that asks it once and answers twice."""
-    if not hasattr(policy, RUN):
+    if not hasattr(type(policy), RUN):
         return Answers(policy)
     twin = copy.copy(policy)
     setattr(twin, RUN, Units(getattr(policy, RUN)))
@@ -150,7 +150,7 @@ def _units(module: Any, policy: Any, ignored: set[Any]) -> Iterator[Any]:
         found.append(unit)
         return unit
 
-    if hasattr(policy, RUN):
+    if hasattr(type(policy), RUN):
         found = [*reversed(policy._run_policy(module, ignored, {}))]
     elif policy is not None:
         wrap._recursive_wrap(

@@ -26,12 +26,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
+from .._shared.by_identity import ByIdentity
+
 # Lengths after a forward, by layer. In no closure, for dynamo takes those of a traced cache apart.
-_known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+_known = ByIdentity()
 KEYS, VALUES, LAYER = Argument(0, "key_states"), Argument(1, "value_states"), Argument(2, "layer_idx")
 
 
@@ -55,13 +56,24 @@ def apply(patch: Patch, module: ModuleType) -> None:
         layer = LAYER.of(args, kwargs)
         if in_backward() == -1:
             result = original(self, *args, **kwargs)
-            _known.setdefault(self, {})[layer] = result[0].shape[-2]
+            _note(self, layer, result)
             return result
-        length = _known.get(self, {}).get(layer) if torch.is_grad_enabled() else None
+        length = (_known.get(self) or {}).get(layer) if torch.is_grad_enabled() else None
         again = _as_in_forward(self, length, KEYS.of(args, kwargs), VALUES.of(args, kwargs), layer)
         return original(self, *args, **kwargs) if again is None else again
 
     patch.wrap(module.DynamicCache, "update", update)
+
+
+def _note(cache: Any, layer: int, result: Any) -> None:
+    """Remember how long ``cache`` is; layers of a script's own may hand out what has no length."""
+    import torch
+
+    if isinstance(result, tuple) and result and isinstance(result[0], torch.Tensor) and result[0].dim() > 1:
+        lengths = _known.get(cache)
+        if lengths is None:
+            _known.put(cache, lengths := {})
+        lengths[layer] = result[0].shape[-2]
 
 
 def _as_in_forward(

@@ -72,10 +72,17 @@ def _writable(patch: Patch, hook: FunctionType) -> Callable[..., Any]:
 
 
 class _Pickled:
-    """``call`` in the place of a ``hook`` that pickles by name, which a saved model then has."""
+    """``call`` in the place of a ``hook`` that pickles by name, which a saved model has; equal to it."""
 
     def __init__(self, hook: FunctionType, call: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, hook)
         self._hook, self._call = hook, call
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self._hook
+
+    def __hash__(self) -> int:
+        return hash(self._hook)
 
     def __call__(self, module: Any, args: Any, output: Any) -> Any:
         return self._call(module, args, output)
