@@ -68,11 +68,11 @@ def _writable(patch: Patch, hook: FunctionType) -> Callable[..., Any]:
         copy.retain_grad()
         return copy
 
-    return then_copy if "<locals>" in hook.__qualname__ else _Pickled(hook, then_copy)
+    return _Pickled(hook, then_copy)
 
 
 class _Pickled:
-    """``call`` in the place of a ``hook`` that pickles by name, which a saved model has; equal to it."""
+    """``call`` in the place of a ``hook``, which a model that is pickled has; equal to it."""
 
     def __init__(self, hook: FunctionType, call: Callable[..., Any]) -> None:
         functools.update_wrapper(self, hook)

@@ -97,6 +97,16 @@ def test_a_wrapped_function_pickles_and_shows_its_signature(journal: Journal) ->
     assert inspect.isfunction(HERE.greet)
 
 
+def test_a_function_sent_by_value_takes_the_original_along_and_nothing_of_ours(journal: Journal) -> None:
+    original = greet
+    journal.wrap("p", HERE, "greet", shout)
+    journal.wrap("q", HERE, "greet", shout)
+    ours = [cell.cell_contents for cell in HERE.greet.__closure__]
+    ((call, below, _),) = (copy.copy(top) for (top,) in ours)
+    assert call(below, "you") == original("you") != HERE.greet("you")
+    assert copy.copy(vars(HERE.greet)["__vlmpatch__"]) == set()
+
+
 def test_methods_keep_their_kind(journal: Journal) -> None:
     journal.wrap("p", Base, "method", plus_ten)
     journal.wrap("p", Base, "static", plus_ten)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -136,7 +137,7 @@ def test_trl_keeps_its_way_where_frozen_parameters_fail(
         ("weight", False),
     ],
 )
-def test_under_which_names_an_empty_tensor_is_refused(key: str, refused: bool) -> None:
+def test_under_which_names_an_empty_tensor_is_refused(torch: Any, key: str, refused: bool) -> None:
     file = importlib.import_module("vlmpatch.patches.deepspeed.zero3_empty_saves")
     names = {"model.q.lora_A.default.weight": (2, 8)}
     with pytest.raises(RuntimeError, match="written empty") if refused else contextlib.nullcontext():
@@ -144,12 +145,35 @@ def test_under_which_names_an_empty_tensor_is_refused(key: str, refused: bool) -
     file.refuse(names, {"state": {key: tensor(16)}})
 
 
-def tensor(count: int, stored: int = 0) -> Any:
+class Tensor(SimpleNamespace):
+    """As much of one as is looked at."""
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    found = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Module=type("Module", (), {})))
+    monkeypatch.setitem(sys.modules, "torch", found)
+    return found
+
+
+def tensor(count: int, stored: int = 0) -> Tensor:
     storage = SimpleNamespace(nbytes=lambda: 4 * (stored or count))
-    return SimpleNamespace(numel=lambda: count, untyped_storage=lambda: storage)
+    return Tensor(shape=(count,), numel=lambda: count, untyped_storage=lambda: storage)
 
 
-def test_a_sharded_checkpoint_of_ones_own_may_hold_an_empty_slice() -> None:
+class Remote(dict[str, Any]):
+    """A dictionary that is read by attribute, and knows no default."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self[name]
+
+
+def test_what_is_no_tensor_is_not_asked_whether_it_is_one(torch: Any) -> None:
+    file = importlib.import_module("vlmpatch.patches.deepspeed.zero3_empty_saves")
+    file.refuse({"head.weight": (2, 8)}, Remote(options=Remote(rate=0.1), all=[Remote()]))
+
+
+def test_a_sharded_checkpoint_of_ones_own_may_hold_an_empty_slice(torch: Any) -> None:
     file = importlib.import_module("vlmpatch.patches.deepspeed.zero3_empty_saves")
     names = {"head.weight": (2, 8), "head.bias": (2,)}
     file.refuse(names, {"head.bias": tensor(0, stored=2)})

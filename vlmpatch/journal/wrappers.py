@@ -44,6 +44,25 @@ class Marks(set[str]):
 
     layers: WrapperChain  # the name by which other copies ask for it
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return set, ()  # a copy of the function carries none
+
+
+class Top(NamedTuple):
+    """What a function of ours calls, and what would be called without it.
+
+    A function that no module has by its name (cloudpickle sends a script's own classes to other processes) is
+    pickled with all that it knows: of us that is the original alone.
+    """
+
+    wrapper: Wrapper
+    below: Callable[..., Any]
+    original: Callable[..., Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        call = functools.partial(self.original)
+        return tuple, ((type(call).__call__, call, call),)
+
 
 class Callee(NamedTuple):
     """What lies at a location, what to call in its stead, and the descriptor our function is stored in."""
@@ -72,7 +91,7 @@ class WrapperChain:
         found = self.found = find(owner, name, getattr(owner, "__dict__", {}).get(name, ABSENT))
         self._links: list[Link] = []
         self._original = found.call
-        self._head = [(_through, found.call)]
+        self._head = [Top(_through, found.call, found.call)]
         self._between: list[Any] = []  # our functions from there to the original
         self.function = _dispatching(self._head, found.call)
         _show_parameters(self.function, found.call)
@@ -151,7 +170,7 @@ class WrapperChain:
             self._between += [below, *layers(link.wrapper)]
             head = (link.wrapper, below)
         self.trace_as_original()
-        self._head[0] = head
+        self._head[0] = Top(*head, self._original)
         self.marks.clear()
         self.marks.update(str(link.key[0]) for link in active)
 
@@ -235,10 +254,10 @@ def _through(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _dispatching(head: list[tuple[Wrapper, Callable[..., Any]]], original: Any) -> FunctionType:
+def _dispatching(head: list[Top], original: Any) -> FunctionType:
     @functools.wraps(original)
     def dispatch(*args: Any, **kwargs: Any) -> Any:
-        wrapper, below = head[0]
+        wrapper, below, _ = head[0]
         return wrapper(below, *args, **kwargs)
 
     return own_code(dispatch)
