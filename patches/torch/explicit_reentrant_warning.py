@@ -305,9 +305,12 @@ def _through() -> Any:
 
 def _trained_block(function: Any) -> Any:
     """The block that ``function`` runs, if it has something to train."""
-    for block in blocks_of(function):
-        if any(parameter.requires_grad for parameter in block.parameters()):
-            return block
+    import torch
+
+    with torch._C.DisableTorchFunction():  # a mode of the script's may count what it sees
+        for block in blocks_of(function):
+            if any(parameter.requires_grad for parameter in block.parameters()):
+                return block
     return None
 
 

@@ -163,7 +163,10 @@ def _taking(function: Any, names: tuple[str, ...]) -> Callable[..., Any]:
 def _requires_grad(value: Any) -> bool:
     import torch
 
-    return isinstance(value, torch.Tensor) and value.requires_grad
+    if not isinstance(value, torch.Tensor):
+        return False
+    with torch._C.DisableTorchFunction():  # a mode or a subclass of a script may count what it sees
+        return bool(value.requires_grad)
 
 
 def _floating(value: Any) -> bool:
