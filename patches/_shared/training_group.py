@@ -8,21 +8,17 @@ engine. A model without one is its own rank's business.
 
 from __future__ import annotations
 
-import dis
-import functools
-import math
-import re
 import sys
 import weakref
 from collections.abc import Iterable
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from .zero3_parameters import gather_group
 
 ZERO3, FSDP1, FSDP2 = "ds_id", "_fsdp_flattened", "device_mesh"  # what they leave on a parameter
-TRAINER, STEP = "transformers.trainer", "prediction_step"
-RANK = re.compile(r"^(\w*_)?rank(_\w*)?$|process_zero$|process_index$|is_\w*main\w*$", re.I)
+# Whose Trainers' steps of an evaluation every rank runs; in one of a script's own it may be one rank alone.
+LIBRARIES = ("transformers.", "trl.", "swift.", "llamafactory.")
 
 
 def waiting_groups(modules: Iterable[Any]) -> list[Any]:
@@ -48,14 +44,14 @@ def _run_together(parameters: list[Any]) -> bool:
 
     It is so where the DeepSpeed engine that has ``parameters`` trains (``engine.module`` may be called past
     it) or has evaluated before (nothing else keeps what is too large to be kept for good), where a backward
-    computes again, and in a step of HF Trainer's evaluation. None of them leaves a mark of it, so that the
-    stack is asked.
+    computes again, and in a step of HF Trainer's evaluation as a library has it. None of them leaves a mark
+    of it, so that the stack is asked.
     """
     torch = sys.modules["torch"]
     if torch._C._current_graph_task_id() != -1:
         return True
     by_engine = torch.is_grad_enabled() or not all(parameter.ds_persist for parameter in parameters)
-    caller: list[FrameType] = []  # what has called the model, the innermost first
+    evaluating = False
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name, module = frame.f_code.co_name, frame.f_globals.get("__name__")
@@ -63,40 +59,11 @@ def _run_together(parameters: list[Any]) -> bool:
             engine = frame.f_locals["self"]
             if any(parameter is parameters[0] for parameter in engine.module.parameters()):
                 return True
-        if name in ("evaluation_loop", "prediction_loop") and module == TRAINER:
-            return _is_of_the_step(frame, caller)
-        caller = [] if module == "torch.nn.modules.module" else [*caller, frame]
+        evaluating = evaluating or (name == "prediction_step" and str(module).startswith(LIBRARIES))
+        if evaluating and name in ("evaluation_loop", "prediction_loop") and module == "transformers.trainer":
+            return True
         frame = frame.f_back
     return False
-
-
-def _is_of_the_step(loop: FrameType, caller: list[FrameType]) -> bool:
-    """Whether each rank runs this forward in its step of HF Trainer's evaluation.
-
-    transformers' own step runs on each. One of the script's may run the model once more on one rank alone: of
-    what it calls by itself the first call of a step counts, where nothing before it asks which rank it is.
-    """
-    steps = [frame for frame in caller if frame.f_code.co_name == STEP]
-    if not steps:
-        return False
-    number, place = (id(loop), loop.f_locals.get("step")), steps[-1].f_lasti
-    if not _first_calls or _first_calls[0][0] != number:
-        _first_calls[:] = [(number, place)]
-    if any(str(frame.f_globals.get("__name__")).startswith(TRAINER) for frame in steps):
-        return True
-    asks = any(_asks_its_rank(frame.f_code) < frame.f_lasti for frame in caller)
-    return _first_calls[0][1] == place and not asks
-
-
-# Of the latest step of an evaluation: which one it is, where its code first ran a model that is kept whole.
-_first_calls: list[tuple[tuple[int, Any], int]] = []
-
-
-@functools.lru_cache
-def _asks_its_rank(code: CodeType) -> float:
-    """Where in ``code`` that is first asked."""
-    asked = (each.offset for each in dis.get_instructions(code) if RANK.search(str(each.argval)))
-    return next(asked, math.inf)
 
 
 def gathering_groups(modules: Iterable[Any]) -> list[Any]:
