@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,13 @@ def rows(model: Path, folder: Path) -> Path:
     path = folder / "mixed.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     return path
+
+
+def deepspeed(stage: int, **more: Any) -> dict[str, Any]:
+    """A configuration that leaves all else to the framework; ``more`` is about sharding."""
+    auto = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    sharding = {"stage": stage, "stage3_param_persistence_threshold": 0, **more}
+    return {**dict.fromkeys(auto, "auto"), "zero_optimization": sharding}
 
 
 def launched(
@@ -52,3 +61,17 @@ def bare_is_right(train: Train, kind: str, engine: str) -> tuple[bool, Training]
         assert run.finished.rc == 0, str(run.finished)
     assert patched.printed() == pytest.approx(right.printed(), rel=PRINTED), str(patched.finished)
     return bare.finished.rc == 0 and close(bare.printed(), right.printed()), bare
+
+
+def print_the_same(right: Training, patched: Training, steps: int) -> None:
+    """Both end, and print the same of their steps and of what they evaluate."""
+    for run in (right, patched):
+        assert run.finished.rc == 0, str(run.finished)
+    assert len(right.printed()) == 2 * steps, str(right.finished)
+    assert patched.printed() == pytest.approx(right.printed(), rel=PRINTED, abs=1e-6), str(patched.finished)
+    assert evaluated(patched) == pytest.approx(evaluated(right), rel=PRINTED), str(patched.finished)
+
+
+def evaluated(training: Training) -> list[float]:
+    found = re.findall(r"'eval_loss': '?([\d.e+-]+)", training.finished.output)
+    return [float(value) for value in found]

@@ -22,7 +22,7 @@ import transformers
 
 from tests.families._shared.files import SHAREGPT
 from tests.families._shared.sizes import TEXT
-from tests.lab import field, resumed
+from tests.lab import field, in_parts, resumed
 from vlmpatch_lab import engines, loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
@@ -450,15 +450,9 @@ def axolotl_full(cell: Cell, folder: Path, output: Path) -> None:
 
 
 def axolotl(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
-    """Its command, without the accelerator it looks for and torchvision's compiled image reader."""
-    _let_accelerate_meet_over_gloo()
-    vars(importlib.import_module("transformers.image_utils"))["decode_image"] = _decoded
     output.mkdir(parents=True, exist_ok=True)
-    turns = [
-        {"messages": [_turn(row, message) for message in row["messages"]]} for row in rows(folder, "sft")
-    ]
     data = output / "sft.jsonl"
-    data.write_text("".join(json.dumps(row) + "\n" for row in turns))
+    data.write_text("".join(json.dumps(in_parts.row_of(row)) + "\n" for row in rows(folder, "sft")))
     said = arguments(cell, output)
     for foreign in ("per_device_train_batch_size", "disable_tqdm", "use_cpu", "report_to"):
         said.pop(foreign, None)
@@ -466,7 +460,7 @@ def axolotl(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
         "base_model": str(folder),
         "processor_type": "AutoProcessor",
         "chat_template": "tokenizer_default",
-        "datasets": [{"path": str(data), "ds_type": "json", "type": "chat_template", "split": "train"}],
+        "datasets": [{"path": str(data), **in_parts.DATASET}],
         "dataset_prepared_path": str(output / "prepared"),
         "skip_prepare_dataset": True,
         "remove_unused_columns": False,
@@ -488,11 +482,29 @@ def axolotl(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     }
     config = output / "config.yaml"
     config.write_text(json.dumps(said))
+    axolotl_command(config)
+
+
+def axolotl_command(config: Path) -> None:
+    """Without the accelerator that it looks for and torchvision's compiled image reader."""
+    if version := json.loads(config.read_text()).get("fsdp_version"):
+        let_accelerate_shard_on_cpu(str(version))
+        _let_accelerate_make_meshes_of_cpus()
+    else:
+        _let_accelerate_meet_over_gloo()
+    vars(importlib.import_module("transformers.image_utils"))["decode_image"] = _decoded
     settings = importlib.import_module("axolotl.cli.config").load_cfg(str(config))
     settings.device_map = {"": "cpu"}
     cli = importlib.import_module("axolotl.cli.args").TrainerCliArgs()
     transformers.set_seed(0)  # axolotl makes its LoRA weights before it sets a seed
     importlib.import_module("axolotl.cli.train").do_train(settings, cli)
+
+
+def _let_accelerate_make_meshes_of_cpus() -> None:
+    """axolotl names the device itself."""
+    meshes = importlib.import_module("accelerate.parallelism_config").ParallelismConfig
+    build = meshes.build_device_mesh
+    meshes.build_device_mesh = lambda self, _: build(self, "cpu")
 
 
 def _let_accelerate_meet_over_gloo() -> None:
@@ -505,12 +517,6 @@ def _decoded(path: str, mode: Any = None) -> Any:
     from PIL import Image
 
     return torch.from_numpy(numpy.array(Image.open(path).convert("RGB"))).permute(2, 0, 1)
-
-
-def _turn(row: dict[str, Any], message: dict[str, str]) -> dict[str, Any]:
-    text = message["content"].removeprefix("<image>")
-    shown = [{"type": "image", "path": path} for path in row["images"]] if text != message["content"] else []
-    return {"role": message["role"], "content": [*shown, {"type": "text", "text": text}]}
 
 
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
