@@ -14,8 +14,9 @@ _PICTURES = {"Conv2d", "Conv3d"}
 
 
 def leaves_parts_unused(model: Any) -> bool:
-    """Whether it trains a tower, or has a module an expert."""
-    return trains_a_tower(model) or any(True for _ in sparse_blocks(model))
+    """Whether it trains a tower, or experts of which each is a module."""
+    experts = (parameter for block in sparse_blocks(model) for parameter in block.parameters())
+    return trains_a_tower(model) or any(parameter.requires_grad for parameter in experts)
 
 
 def is_reentrant(arguments: Any, model: Any) -> bool:

@@ -9,10 +9,10 @@ said, which transformers' Trainer takes for the user's own.
 
 In every axolotl looked at, from 0.8.0 to 0.19.0. Under ``rl`` it passes nothing.
 
-The change: where the configuration says nothing and the model trains a tower or has a module an expert, the
-Trainer is told nothing, and decides as it does elsewhere (``unused-under-checkpointing``). A False or True in
-the YAML file, ``use_reentrant: true`` in it, a checkpointing that offloads, a dense text model and a frozen
-tower see no change.
+The change: where the configuration says nothing and the model trains a tower, or experts of which each is a
+module, the Trainer is told nothing, and decides as it does elsewhere (``unused-under-checkpointing``). A
+False or True in the YAML file, ``use_reentrant: true`` in it, a checkpointing that offloads, a dense text
+model and what is frozen see no change.
 
 Upstream: https://github.com/axolotl-ai-cloud/axolotl/blob/main/src/axolotl/core/builders/causal.py
 """

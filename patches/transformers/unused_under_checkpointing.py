@@ -11,12 +11,12 @@ and the search get on well.
 
 Since the Trainer's first DDP; transformers 4.45 to 5.23 have the rule.
 
-The change: where the user said nothing, the model has a vision or audio tower that is being trained, or a
-module an expert, and its checkpointing is non-reentrant, the search stays on, as it is with checkpointing
-off. A tower is known by what the configuration says, else by a convolution over pictures that lies beside the
+The change: where the user said nothing, the model trains a vision or audio tower, or experts of which each
+is a module, and its checkpointing is non-reentrant, the search stays on, as it is with checkpointing off. A
+tower is known by what the configuration says, else by a convolution over pictures that lies beside the
 embedding of a text: Ovis and Phi-3-vision have names of their own. A dense text model, a model of pictures
-alone, a frozen tower, ``use_reentrant=True``, a checkpointing that is not torch's (``use_unsloth_gc``) and an
-explicit ``ddp_find_unused_parameters`` see no change.
+alone, a frozen tower, frozen experts, ``use_reentrant=True``, a checkpointing that is not torch's
+(``use_unsloth_gc``) and an explicit ``ddp_find_unused_parameters`` see no change.
 
 Upstream: https://github.com/huggingface/transformers/pull/4659
 """

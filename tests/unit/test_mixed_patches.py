@@ -240,6 +240,13 @@ def test_text_models_and_frozen_towers_do_not_pay_for_it() -> None:
     assert not search({}, "model.language_model.layers.0.weight", "lm_head.weight", vision_config={})
 
 
+@pytest.mark.parametrize("trained", [True, False])
+def test_frozen_experts_do_not_pay_for_it(trained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    block = SimpleNamespace(parameters=lambda: [SimpleNamespace(requires_grad=trained)])
+    monkeypatch.setattr(unused_parts, "sparse_blocks", lambda model: iter([block]))
+    assert search({}, "model.layers.0.weight") is trained
+
+
 class Conv2d:
     """As torch's, by its name."""
 
