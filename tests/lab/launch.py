@@ -27,6 +27,7 @@ from vlmpatch_lab.ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 INTEL = Path(__file__).with_name("intel")  # what DeepSpeed 0.12 asks for on a CPU
 STARTUP = Path(__file__).with_name("startup")  # holds a sitecustomize
+BACKWARD = "VLMPATCH_LAB_BACKWARD"
 MARK = "VLMPATCH_LAB_LAUNCH"
 BESIDE = "VLMPATCH_LAB_BESIDE"  # a folder of packages that a family needs and the stack lacks
 # What the caller's shell must not decide: DONTWRITEBYTECODE makes every rank compile transformers
@@ -109,7 +110,7 @@ def environment(
         "TORCHINDUCTOR_COMPILE_THREADS": "1",  # torch 2.6 starts its compilers on import, and they outlive it
         "DS_ACCELERATOR": "cpu",
         "HF_HUB_OFFLINE": "1",
-        "VLMPATCH_LAB_BACKWARD": "thread",  # as on a GPU, which is where people train
+        BACKWARD: "thread",  # as on a GPU, which is where people train
         "MASTER_PORT": str(free_port()),
     }
     of_the_stack = [INTEL] if any(each.startswith("deepspeed==0.12.") for each in stack.packages) else []
