@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,6 +15,16 @@ from tests.lab import envs, launch
 from vlmpatch_lab.ports import free_port
 
 Train = Callable[..., Training]  # of a model's kind and an engine, patched or not
+Said = dict[str, Any]  # to a framework, in its own words
+USUAL = ("ddp", "zero2", "zero3")
+
+
+class Option(NamedTuple):
+    """What is said, where it is asked, and of which model."""
+
+    said: Said
+    engines: tuple[str, ...] = USUAL
+    kind: str = "qwen2_vl"
 
 
 def rows(model: Path, folder: Path) -> Path:

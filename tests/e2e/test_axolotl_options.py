@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from tests.e2e import mixed_frameworks
-from tests.e2e.mixed_frameworks import deepspeed, print_the_same
+from tests.e2e.mixed_frameworks import USUAL, Option, Said, deepspeed, print_the_same
 from tests.e2e.test_launchers import Training
 from tests.lab import envs, forked, in_parts, launch
 
@@ -25,7 +24,6 @@ pytestmark = pytest.mark.slow
 STACK = "axolotl019"
 PROGRAM = "tests/programs/train_axolotl.py"
 IMPORTS = (*forked.STACK, "deepspeed", "axolotl.train", "axolotl.cli.train", "axolotl.cli.config")
-Said = dict[str, Any]
 SETTINGS: Said = {
     "processor_type": "AutoProcessor",
     "chat_template": "tokenizer_default",
@@ -76,16 +74,7 @@ TOWER = r".*(layers|blocks)\.[0-9]+\..*(proj|qkv|fc1|fc2)"
 LORA: Said = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": TOWER}
 LANGUAGE: Said = LORA | {"lora_target_modules": r".*language_model.*(q_proj|v_proj)"}
 EVALUATED: Said = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": False}
-USUAL = ("ddp", "zero2", "zero3")
 EVERYWHERE = (*USUAL, "fsdp1", "fsdp2")
-
-
-class Option(NamedTuple):
-    """What is said, where it is asked, and of which model."""
-
-    said: Said
-    engines: tuple[str, ...] = USUAL
-    kind: str = "qwen2_vl"
 
 
 OPTIONS = {

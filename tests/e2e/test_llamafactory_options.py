@@ -15,12 +15,11 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 from tests.e2e import mixed_frameworks
-from tests.e2e.mixed_frameworks import deepspeed, print_the_same
+from tests.e2e.mixed_frameworks import USUAL, Option, Said, deepspeed, print_the_same
 from tests.e2e.test_launchers import Training
 from tests.e2e.test_mixed_llamafactory import SETTINGS
 from tests.families._shared.files import SHAREGPT
@@ -30,7 +29,6 @@ from tests.lab.envs import Stack
 pytestmark = pytest.mark.slow
 IMPORTS = (*forked.STACK, "deepspeed", "llamafactory.train.tuner")
 UNSLOTH = "tests/programs/train_llamafactory_unsloth.py"
-Said = dict[str, Any]
 
 
 CPU: Said = {"use_cpu": True, "ddp_backend": "gloo"}
@@ -62,16 +60,7 @@ BEST = EVALUATED | {"save_strategy": "steps", "save_steps": 1, "load_best_model_
 OFT: Said = {"finetuning_type": "oft", "oft_target": "all", "oft_rank": 0, "oft_block_size": 8}
 HEAD: Said = {"additional_target": "embed_tokens,lm_head"}
 ZERO = ("zero2", "zero3")
-USUAL = ("ddp", *ZERO)
 EVERYWHERE = (*USUAL, "searching", "offloaded")
-
-
-class Option(NamedTuple):
-    """What is said, where it is asked, and of which model."""
-
-    said: Said
-    engines: tuple[str, ...] = USUAL
-    kind: str = "qwen2_vl"
 
 
 OF_BOTH = {
