@@ -104,8 +104,10 @@ def _without_a_gpu() -> None:
         if name.startswith("transformers") and "is_flash_attn_2_available" in vars(module):
             vars(module)["is_flash_attn_2_available"] = asked.is_flash_attn_2_available
     _attention_of_the_stand_in()
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, training_args
 
+    # A CPU computes in bfloat16; some releases ask DeepSpeed's users for a GPU that does.
+    vars(training_args)["is_torch_bf16_gpu_available"] = lambda: True
     for name in ("_flash_attn_2_can_dispatch", "_check_and_enable_flash_attn_2"):
         if hasattr(PreTrainedModel, name):
             setattr(PreTrainedModel, name, _as_asked)
