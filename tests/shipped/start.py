@@ -29,6 +29,7 @@ from unittest import mock
 from tests.lab import trainers
 
 STANDINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standins")
+FLASH = ("flash_attn", "flash_attn.bert_padding", "flash_attn.layers.rotary")
 
 
 class _Unused(ModuleType):
@@ -127,7 +128,7 @@ def _attention_of_the_stand_in() -> None:
         return
     from transformers import modeling_flash_attention_utils as used
 
-    modules = [importlib.import_module(name) for name in ("flash_attn", "flash_attn.bert_padding")]
+    modules = [importlib.import_module(name) for name in FLASH]
     functions = {name: value for module in modules for name, value in vars(module).items()}
     for name, value in {**functions, "_flash_supports_window_size": False}.items():
         if not name.startswith("__") and vars(used).get(name) is None:
