@@ -20,11 +20,11 @@ def process_vision_info(messages: list[Any], **more: Any) -> tuple[Any, ...]:
         for part in message["content"]
         if "image" in part
     ]
-    images = [_opened(part["image"]) for part in parts]
+    images = [opened(part["image"]) for part in parts]
     return (images or None, None, {}) if more.get("return_video_kwargs") else (images or None, None)
 
 
-def _opened(image: Any) -> Image.Image:
+def opened(image: Any) -> Image.Image:
     if isinstance(image, Image.Image):
         return image.convert("RGB")
     return Image.open(str(image).removeprefix("file://")).convert("RGB")
