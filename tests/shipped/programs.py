@@ -198,7 +198,8 @@ class Workshop:
         script = HERE / program.driver if program.driver else root / program.script
         start = (START, out / "result.json", folders, settings, script)
         switch = program.off if engine == REFERENCE else program.on
-        engine_words = _of_engine(engine, out, program.settings.get("zero", {}))
+        under = program.settings.get(REFERENCE, "ddp") if engine == REFERENCE else engine
+        engine_words = _of_engine(under, out, program.settings.get("zero", {}))
         return Job((*map(str, start), *words, *switch, *engine_words), limit=LIMIT)
 
 

@@ -29,10 +29,11 @@ WORDS = {
     "en": {
         "title": "# Training programs that projects ship",
         "intro": (
-            "{count} training programs of {repositories} public repositories, unmodified but for imports "
-            "that need a GPU or read videos: tiny models with the real special tokens, rows with an image "
+            "{count} training programs of {repositories} public repositories, unmodified but for what "
+            "needs a GPU or reads videos: tiny models with the real special tokens, rows with an image "
             "beside rows without one where a program takes such, two ranks, three steps. Right is: norms of "
-            "gradients and of weights, step for step, as under DDP without checkpointing, to {alike}. "
+            "gradients and of weights, step for step, as under plain data parallel without checkpointing, "
+            "to {alike}. "
             "`=`: right without vlmpatch and with it. `fixed`: ends or trains otherwise without it, right "
             "with it. `ends`: in both. An empty cell was not run, `tests/shipped/programs.toml` says why."
         ),
@@ -48,9 +49,9 @@ WORDS = {
     "zh": {
         "title": "# 各项目自带的训练程序",
         "intro": (
-            "{repositories} 个公开仓库的 {count} 个训练程序，除需要 GPU 或读取视频的导入外未作修改："
+            "{repositories} 个公开仓库的 {count} 个训练程序，除需要 GPU 或读取视频的部分外未作修改："
             "带有真实特殊 token 的微型模型，有图像的样本与无图像的样本混合（程序支持时），两个 rank，三步。"
-            "正确是指：逐步的梯度范数与权重范数与不用检查点的 DDP 相同，误差不超过 {alike}。"
+            "正确是指：逐步的梯度范数与权重范数与不用检查点的普通数据并行相同，误差不超过 {alike}。"
             "`=`：不用与用 vlmpatch 都正确。`fixed`：不用时报错或训练错误，用后正确。`ends`：两者都报错。"
             "空格未运行，原因见 `tests/shipped/programs.toml`。"
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,18 @@ def test_a_program_is_told_what_it_asks_for(tmp_path: Path, monkeypatch: pytest.
     assert "--no" not in checkpointed.words
     assert checkpointed.words[checkpointed.words.index("--data") + 1] == str(tmp_path / "zero2" / "rows.yaml")
     assert (tmp_path / "zero2" / "rows.yaml").read_text() == f"path: {tmp_path / 'made'}/rows.json"
+
+
+def test_a_program_that_ddp_does_not_run_is_held_to_another_plain_data_parallel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = dataclasses.replace(PROGRAM, settings={programs.REFERENCE: "zero0"}, off=("--no",))
+    workshop = programs.Workshop(tmp_path)
+    monkeypatch.setattr(workshop, "unpacked", lambda program: tmp_path / "root")
+    words = workshop.job((program, programs.REFERENCE), {}, tmp_path / "reference").words
+    assert "--no" in words
+    configuration = json.loads(Path(words[words.index("--deepspeed") + 1]).read_text())
+    assert configuration["zero_optimization"]["stage"] == 0
 
 
 def test_the_maker_that_a_program_names_is_part_of_what_it_is_told() -> None:
