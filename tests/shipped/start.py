@@ -101,6 +101,8 @@ def _without_a_gpu() -> None:
         setattr(torch.cuda, name, lambda *arguments: None)
     for kind in (torch.nn.Module, torch.Tensor):
         kind.cuda = lambda self, *arguments, **more: self
+    counted = torch.histc  # a GPU counts whole numbers
+    torch.histc = lambda values, *arguments, **more: counted(values.float(), *arguments, **more).to(values)
 
     asked.is_flash_attn_2_available = lambda: True
     for name, module in list(sys.modules.items()):
