@@ -32,7 +32,9 @@ def blank_inputs(model: Any, function: Callable[..., Any], dtype: Any, device: A
     names = _asked(function)
     recipe = next((make for mark, make in _RECIPES.items() if mark in names), _plain)
     made = recipe(model, model.config.vision_config)
-    made |= {n: getattr(model.config, n) for n in _FROM_CONFIG if n in names and hasattr(model.config, n)}
+    for config in (model.config.vision_config, model.config):  # Llama 4's alone says its tower's
+        told = (name for name in _FROM_CONFIG if name in names and hasattr(config, name))
+        made |= {name: getattr(config, name) for name in told}
     inputs = {}
     for name, value in made.items():
         if name in names:

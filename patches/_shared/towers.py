@@ -64,9 +64,14 @@ def path_of(cls: type) -> Path | None:
 
 
 def _embeds(method: Any) -> bool:
-    """Whether it embeds the text and puts features into it: Granite Speech, whose forward has embedded it."""
+    """Whether it embeds the text and puts features into it: Granite Speech, whose forward has embedded it.
+
+    One that is given the embeddings (Idefics3's ``inputs_merger``) embeds a token where it is given no text.
+    """
     code = getattr(inspect.unwrap(method), "__code__", None) if inspect.isfunction(method) else None
-    return code is not None and {"get_input_embeddings", "masked_scatter"} <= {*code.co_names}
+    if code is None or "inputs_embeds" in code.co_varnames[: code.co_argcount]:
+        return False
+    return {"get_input_embeddings", "masked_scatter"} <= {*code.co_names}
 
 
 def _vision(cls: type, names: list[str], parameters: tuple[str, ...]) -> tuple[str, Modality] | None:

@@ -51,6 +51,8 @@ SHORT = {
         mixed("qwen3_vl_moe", "zero3", "full"),  # and how often they call an activation
         mixed("qwen2_5_omni_heard", "zero3", "full", "images"),  # a sound on one rank, an image on the other
         mixed("qwen2_audio", "zero3", "full", "alternating"),  # whose forward reads a weight from outside
+        mixed("idefics3", "zero3", "full"),  # which embeds a token by itself where there is no text
+        mixed("llama4", "zero3", "full"),  # whose tower's configuration says what its features are
     ],
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),

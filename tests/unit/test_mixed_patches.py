@@ -120,6 +120,38 @@ def test_towers_are_known_in_the_order_of_the_forward() -> None:
     assert not alone.late
 
 
+class EmbedsAgain:
+    """Granite Speech: a method of its embeds the text once more."""
+
+    def forward(self, input_ids=None, inputs_embeds=None, input_features=None):  # type: ignore[no-untyped-def]
+        text = self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
+        if input_features is not None:
+            text = self.merged(input_ids, self.get_audio_features(input_features))  # type: ignore
+        return text
+
+    def merged(self, input_ids, heard):  # type: ignore[no-untyped-def]
+        return self.get_input_embeddings()(input_ids).masked_scatter(input_ids == 1, heard)  # type: ignore[attr-defined]
+
+
+class EmbedsAToken:
+    """Idefics3: the text is embedded once, and a token where there is no text."""
+
+    def forward(self, input_ids=None, inputs_embeds=None, pixel_values=None):  # type: ignore[no-untyped-def]
+        text = self.get_input_embeddings()(input_ids)  # type: ignore[attr-defined]
+        if pixel_values is not None:
+            text = self.merged(input_ids, text, self.get_image_features(pixel_values))  # type: ignore
+        return text
+
+    def merged(self, input_ids, inputs_embeds, seen):  # type: ignore[no-untyped-def]
+        token = None if input_ids is not None else self.get_input_embeddings()(1)  # type: ignore[attr-defined]
+        return inputs_embeds.masked_scatter(token, seen)
+
+
+@pytest.mark.parametrize(("cls", "again"), [(EmbedsAgain, True), (EmbedsAToken, False)])
+def test_which_embed_the_text_once_more(cls: type, again: bool) -> None:
+    assert towers.path_of(cls).again is again
+
+
 @pytest.mark.parametrize(
     "innocent", [ImageFirst, DualEncoder, Text, Whole, SpeechRecognition, type("Own", (Omni,), {}), Crosses]
 )
