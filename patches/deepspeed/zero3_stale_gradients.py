@@ -16,8 +16,9 @@ another for it. What DeepSpeed fills in by itself, for the experts of a leaf tha
 filled in before it does.
 
 The zero has a sign by which ``zero-step-without-gradient`` knows it and passes over the parameter. One that
-was frozen since its last gradient gets a zero too where the optimizer is offloaded: otherwise that gradient
-is applied in every step.
+was frozen since its last gradient gets a zero too. Where the optimizer is offloaded that gradient would be
+applied in every step; elsewhere, if it has overflowed, every step would be passed over, for all partitions
+are looked through.
 
 Left alone: ZenFlow.
 
@@ -63,12 +64,15 @@ def apply(patch: Patch, module: ModuleType) -> None:
     optimizer = module.DeepSpeedZeroOptimizer_Stage3
     # Of each optimizer: what reached its partition since the last step, by micro-batch, as ``ds_id``s.
     reached: WeakKeyDictionary[Any, defaultdict[int, set[int]]] = WeakKeyDictionary()
+    frozen: WeakKeyDictionary[Any, set[int]] = WeakKeyDictionary()  # of each: what got a zero since it was
 
     def of(self: Any, micro: int) -> set[int]:
         return reached.setdefault(self, defaultdict(set))[micro]
 
     def partition(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        of(self, self.micro_step_id).update(param.ds_id for param in PARAMS.of(args, kwargs))
+        given = {param.ds_id for param in PARAMS.of(args, kwargs)}
+        of(self, self.micro_step_id).update(given)
+        frozen.setdefault(self, set()).difference_update(given)
         return original(self, *args, **kwargs)
 
     def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -76,11 +80,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
         result = original(self, *args, **kwargs)
         blank = taken()
         if not _left_alone(self) and _matters(self, micro):
-            absent = list(_absent(self, of(self, micro)))
+            zeroed = frozen.setdefault(self, set())
+            absent = list(_absent(self, of(self, micro), zeroed))
             unreached[self] = blank | {id(param) for param in absent}
             with patch.swapped(self, "micro_step_id", micro) if absent else contextlib.nullcontext():
                 for param in absent:
                     _put_zero(self, param, module)
+            zeroed.update(param.ds_id for param in absent if not param.requires_grad)
         return result
 
     def put_hooks(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -132,16 +138,26 @@ def _matters(optimizer: Any, micro: int) -> bool:
     return micro == 0 or bool(optimizer.offload_optimizer and boundary)
 
 
-def _absent(optimizer: Any, present: set[int]) -> Iterator[Any]:
+def _absent(optimizer: Any, present: set[int], zeroed: set[int]) -> Iterator[Any]:
     for group in optimizer.fp16_groups:
         for param in group:
-            if param.ds_id not in present and (param.requires_grad or _still_counts(optimizer, param)):
+            if param.ds_id in present:
+                continue
+            if param.requires_grad or _still_counts(optimizer, param, zeroed):
                 yield param
 
 
-def _still_counts(optimizer: Any, param: Any) -> bool:
-    """Whether what was frozen since has a gradient left in an offloaded partition."""
-    if not optimizer.offload_optimizer or optimizer.swap_optimizer:
+def _still_counts(optimizer: Any, param: Any, zeroed: set[int]) -> bool:
+    """Whether what was frozen since may have a gradient left in its partition.
+
+    Args:
+        optimizer: of ZeRO-3.
+        param: that is frozen.
+        zeroed: those that got a zero since they were; offloaded it is a sum that may have come after it.
+    """
+    if not optimizer.offload_optimizer:
+        return param.ds_id not in zeroed
+    if optimizer.swap_optimizer:
         return False
     group, start, count = optimizer.grad_position[optimizer.get_param_id(param)]
     gradient = optimizer.fp32_partitioned_groups_flat[group].grad

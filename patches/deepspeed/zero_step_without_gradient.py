@@ -159,8 +159,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
                 patch.wrap(module.DeepSpeedEngine, name, backward)
     elif hasattr(module, "DeepSpeedZeroOptimizer_Stage3"):
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, STEP, step_of_sub_group)
+        patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "step", step)
     else:
         patch.wrap(module.DeepSpeedZeroOptimizer, STEP, step_of_group)
+        patch.wrap(module.DeepSpeedZeroOptimizer, "step", step)
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -173,6 +175,12 @@ def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: A
             now &= _frozen[optimizer]
         _frozen[optimizer] = now
         _stepped.discard(optimizer)
+    return original(self, *args, **kwargs)
+
+
+def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the optimizer's, which ends the window, be it that the step is passed over for an overflow."""
+    _stepped.add(self)
     return original(self, *args, **kwargs)
 
 
@@ -204,7 +212,6 @@ class Idle(NamedTuple):
 
 def _without_gradient(optimizer: Any, params: Any, place: Callable[[Any], Part | None]) -> Iterator[Idle]:
     missing, in_window = unreached.get(optimizer, ()), _frozen.get(optimizer)
-    _stepped.add(optimizer)
     for param in params:
         frozen = not param.requires_grad and (in_window is None or id(param) in in_window)
         if frozen or id(param) in missing:

@@ -22,8 +22,8 @@ class Mishap:
     # more), "halves" (zero_grad, then the batch in two halves), "step" (as if nothing had happened).
     then: str = "skip"
     # Before that batch: "freeze", "thaw" (the first layer), "evaluate", "save", "resume" (in a new engine),
-    # "reload" (what was saved a window before, into the engine that is there). "leave": in all its window
-    # no rank uses the second block.
+    # "reload" (what was saved a window before, into the engine that is there); before the next one:
+    # "freeze-after". "leave": in all its window no rank uses the second block.
     before: str = ""
     clip: float = 0.0
     optimizer: str = "AdamW"
@@ -72,6 +72,7 @@ MISHAPS = {
     "clipped": Mishap("loss", "large", (1,), "step", clip=0.05),
     "clipped-nan-skipped": Mishap("loss", "nan", (1,), clip=0.05),
     "frozen": Mishap(before="freeze", then="step"),
+    "frozen-after-overflow": Mishap("loss", "inf", (1,), "step", before="freeze-after", scaled=True),
     "thawed": Mishap(before="thaw", then="step"),
     "unused": Mishap(before="leave", then="step"),
     "unused-sgd": Mishap(before="leave", then="step", optimizer="SGD"),

@@ -296,6 +296,8 @@ class Script:
             engine.net.used = (
                 1 if number // self.cell.accumulation == self.cell.at // self.cell.accumulation else 2
             )
+        if before == "freeze-after" and number == self.cell.at + 1:
+            engine.net.first.requires_grad_(False)
         if number != self.cell.at:
             return
         if before in ("freeze", "thaw"):
