@@ -26,6 +26,8 @@ import vlmpatch  # noqa: F401
 from tests.innocents.llama import llama
 
 RANK = int(os.environ.get("RANK", "0"))
+SCALED, LITTLE = {"init_scale": 2.0**16}, {"init_scale": 2.0**4}
+TOO_MUCH = {"init_scale": 2.0**34, "backoff_factor": 2.0**-18}  # in the first step
 OF_A_LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -142,6 +144,16 @@ class MasksItsLabels(Forward):
         return super().forward(input_ids=input_ids, labels=labels, **more)
 
 
+class Half(Forward):
+    """Computes in float16, with a loss so small that its gradients become zero unless it is scaled."""
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
+        with torch.autocast("cpu", torch.float16):
+            output = super().forward(input_ids=input_ids, labels=labels, **more)
+        output.loss = output.loss * 1e-3
+        return output
+
+
 class Communicating(Forward):
     """Averages something over the ranks in its forward."""
 
@@ -179,9 +191,20 @@ def trained(
     seed: int = 1,
     checkpointing: bool = True,
     prepare: Any = None,
+    scaler: dict[str, Any] | None = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Everything that is left after four steps: weights, buffers, losses, random states."""
+    """Everything that is left after four steps: weights, buffers, losses, random states.
+
+    Args:
+        cls: of the model.
+        callbacks: of the Trainer.
+        seed: of the data.
+        checkpointing: whether it is on.
+        prepare: what is done to the model before the Trainer has it.
+        scaler: what torch's scaler of losses is told, where there is one.
+        more: of the Trainer's arguments.
+    """
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)
@@ -199,6 +222,8 @@ def trained(
         **arguments,
     )
     trainer = Trainer(model=model, args=args, train_dataset=rows(seed=seed), callbacks=callbacks)
+    if scaler is not None:
+        trainer.accelerator.scaler = torch.amp.GradScaler("cpu", **scaler)
     trainer.train()
     return {
         "losses": [line["loss"] for line in trainer.state.log_history if "loss" in line],
@@ -321,6 +346,9 @@ PROGRAMS = {
     "writes_into_its_batch": lambda: trained(MasksItsLabels),
     "accumulation": lambda: trained(Normalised, gradient_accumulation_steps=2),
     "generate_in_a_callback": lambda: trained(Normalised, callbacks=[Generates()]),
+    "half_precision": lambda: trained(Half, scaler=SCALED, max_grad_norm=0),
+    "half_precision_scaled_little": lambda: trained(Half, scaler=LITTLE, max_grad_norm=0),
+    "half_precision_overflows": lambda: trained(Half, scaler=TOO_MUCH, max_grad_norm=0),
     "tower_is_trained": lambda: trained(Seeing),
     "tower_is_frozen": lambda: trained(Seeing, prepare=frozen_tower),
     "tower_without_a_graph": lambda: trained(SeeingWithoutAGraph),

@@ -2,23 +2,30 @@
 
 Where they differ the recompute is wrong, or the graph is cut. Nothing is compared where the extra forward
 could not leave everything as it was (``untouched``), where memory is short, or where two forwards share a
-backward.
+backward. In float16 losses are scaled, so that gradients do not become zero, and so is that of the extra
+forward. Where the training's own gradients of a batch have overflowed, or its scale was much smaller, the
+next batch is compared, at its scale.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import os
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vlmpatch.watch.findings import RECOMPUTED, SilentFailure, checkpointed, why_unreached
+from vlmpatch.watch.half import looking
 from vlmpatch.watch.untouched import CannotUndo, untouched
 
 TOLERANCE = {"float32": 1e-3, "float64": 1e-6}  # relative; other types:
 LOW_PRECISION = 5e-2
 MEMORY = 0.25  # of what is free, for two copies of the gradients
+SCALES = (2.0**16, 2.0**10, 2.0**4, 1.0)  # of a loss in float16: the first by which no gradient overflows
+SMALLER = 2.0**-4  # a scale by which more gradients become zero
 
 
 class Comparison:
@@ -38,6 +45,11 @@ class Comparison:
         self.trained = trained
         self.remarks = remarks
         self.busy = self.ready = self.over = False
+        self.again = ""  # why the next batch is to be compared
+        self.half = False  # in float16
+        self.scales: tuple[float, ...] = ()  # of the loss to compare with, once they are known
+        self.scale = 1.0  # the one that was taken
+        self.own_scale = 0.0  # the training's, where its backward passes the loss that the model returned
         self.forwards = 0
         self.right: dict[str, Any] = {}
         self.mine: dict[str, Any] = {}
@@ -61,13 +73,38 @@ class Comparison:
             # Always a copy: DDP and DeepSpeed put the gradient's memory to other uses.
             self.mine[name] = gradient.detach().clone() if before is None else before.add_(gradient.detach())
 
+    def looks_again(self) -> bool:
+        """Whether the next batch is to be compared in place of this one."""
+        self.again = self._why_again()
+        if self.again:
+            self.ready, self.forwards = False, 0
+            self._forget()
+        return bool(self.again)
+
+    def _why_again(self) -> str:
+        if not self.half:
+            return ""
+        finite = all(bool(gradient.isfinite().all()) for gradient in self.mine.values())
+        if not finite and all(map(math.isfinite, self.losses)):
+            return "the gradients overflowed"
+        if len(self.scales) > 1 and 0 < self.own_scale < SMALLER * self.scale:
+            self.scales = (self.own_scale,)
+            return "the watch was over before the loss could be scaled as the training scales it"
+        return ""
+
     def end(self) -> None:
         """Look no more, and forget."""
+        if self.again and not self.over:
+            self.remarks.append(f"not compared with checkpointing off: {self.again}")
         self.over, self.ready = True, False
-        self.right.clear()
-        self.mine.clear()
+        self._forget()
         for handle in self._handles:
             handle.remove()
+
+    def _forget(self) -> None:
+        self.right.clear()
+        self.mine.clear()
+        self.losses.clear()
 
     def _before(self, module: Any, args: Any, kwargs: Any) -> None:
         import torch
@@ -104,19 +141,40 @@ class Comparison:
     def _after(self, module: Any, args: Any, output: Any) -> None:
         if self.right and len(self.losses) == 1 and (loss := _loss(output)) is not None and not self.busy:
             self.losses.append(float(loss.detach()))
+            if loss.grad_fn is not None:
+                loss.grad_fn.register_prehook(functools.partial(self._begun, loss.output_nr))
+
+    def _begun(self, place: int, gradients: Any) -> None:
+        if gradients[place] is not None:
+            self.own_scale = float(gradients[place])
 
     def _run(self, module: Any, args: Any, kwargs: Any) -> str:
         """Make the step; nothing, or why there is nothing to compare with."""
         import torch
 
-        loss = _loss(module(*args, **kwargs))
+        with looking(module) as seen:
+            loss = _loss(module(*args, **kwargs))
         if loss is None:
             return "the model returns no loss"
-        names = list(self.trained)
-        found = torch.autograd.grad(loss, [self.trained[name] for name in names], allow_unused=True)
         self.losses = [float(loss.detach())]
-        self.right = {name: g for name, g in zip(names, found, strict=True) if g is not None and g.any()}
+        self.half = seen.half
+        self.scales = self.scales or (SCALES if self.half else SCALES[-1:])
+        for scale in self.scales:
+            found = self._gradients(loss, torch.full_like(loss, scale), last=scale == self.scales[-1])
+            if all(gradient.isfinite().all() for gradient in found.values()):
+                break
+        self.scale = scale
+        self.right = {name: gradient for name, gradient in found.items() if gradient.any()}
         return "" if self.right else "no parameter has a gradient with checkpointing off"
+
+    def _gradients(self, loss: Any, scale: Any, *, last: bool) -> dict[str, Any]:
+        """Of ``loss`` times ``scale``."""
+        import torch
+
+        found = torch.autograd.grad(
+            loss, [*self.trained.values()], scale, retain_graph=not last, allow_unused=True
+        )
+        return {name: g for name, g in zip(self.trained, found, strict=True) if g is not None}
 
     def _give_up(self, reason: str) -> None:
         self.end()
@@ -144,14 +202,14 @@ class Comparison:
                 f"{len(missing)} trainable parameters have a gradient with checkpointing off and none with it"
             )
             found.append(SilentFailure(what, missing, why_unreached(self.model, missing)))
-        both = [name for name in self.right if name in self.mine]
+        both = [name for name in self.right if name in self.mine and self.right[name].isfinite().all()]
         scale = self._scale(both)
         whole = sum(float(self.right[name].float().norm()) ** 2 for name in both) ** 0.5
         wrong = tuple(
             name
             for name in both
-            if float((self.mine[name].float() - scale * self.right[name].float()).norm())
-            > tolerance * abs(scale) * max(float(self.right[name].float().norm()), 1e-3 * whole)
+            if not float((self.mine[name].float() - scale * self.right[name].float()).norm())
+            <= tolerance * abs(scale) * max(float(self.right[name].float().norm()), 1e-3 * whole)
         )
         if wrong:
             what = f"the gradients of {len(wrong)} parameters are not those with checkpointing off"
@@ -169,10 +227,13 @@ class Comparison:
         for name in names:
             right, mine = self.right[name].float(), self.mine[name].float()
             ratios.append(float((mine * right).sum() / right.square().sum()))
-        return statistics.median(ratios) if ratios else 1.0
+        numbers = [*filter(math.isfinite, ratios)]
+        return statistics.median(numbers) if numbers else 1.0
 
 
 def _close(one: float, other: float, tolerance: float) -> bool:
+    if math.isnan(one) and math.isnan(other):
+        return True
     return abs(one - other) <= tolerance * max(abs(one), abs(other))
 
 

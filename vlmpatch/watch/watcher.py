@@ -80,6 +80,8 @@ class Watcher:
     def micro_batch_ended(self) -> None:
         """The backward of a micro-batch is over."""
         if self.pair is not None and self.pair.ready:
+            if self.pair.looks_again():
+                return
             self.own += self.pair.compared()
             self.pair.end()
 
