@@ -36,13 +36,30 @@ def largest(number: int, groups: Iterable[Any], device: Any) -> int:
 def largest_of_each(numbers: Sequence[int], groups: Iterable[Any], device: Any) -> list[int]:
     """Of each of ``numbers`` the largest of all ranks of ``groups``: one all-reduce for each group."""
     import torch
+
+    found: list[int] = reduced_to_largest(torch.tensor(numbers), groups, device).tolist()
+    return found
+
+
+def reduced_to_largest(values: Any, groups: Iterable[Any], device: Any) -> Any:
+    """Of each number in a tensor the largest of all ranks of ``groups``.
+
+    Args:
+        values: of any shape, anywhere.
+        groups: process groups.
+        device: where they talk, if they can: NCCL takes no tensor of a CPU, where offloaded weights lie.
+    """
     import torch.distributed as dist
 
-    agreed = torch.tensor(numbers, device=device)
     for group in groups:
-        dist.all_reduce(agreed, op=dist.ReduceOp.MAX, group=group)
-    found: list[int] = agreed.tolist()
-    return found
+        values = values.to(_where_it_talks(group, device))
+        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=group)
+    return values
+
+
+def _where_it_talks(group: Any, device: Any) -> Any:
+    known = getattr(group, "_device_types", None) or [device]
+    return device if any(each.type == device.type for each in known) else known[0]
 
 
 def job_store() -> Any:

@@ -81,9 +81,12 @@ def _none_where_zero(gradient: Any) -> Any:
 def _drop(parameters: list[Any]) -> None:
     import torch
 
-    there = [parameter for parameter in parameters if parameter.grad is not None]
-    if there:
-        none = torch.stack([nobody_made(parameter.grad).cpu() for parameter in there])
+    by_device: dict[Any, list[Any]] = {}  # each device is waited for once
+    for parameter in parameters:
+        if parameter.grad is not None:
+            by_device.setdefault(parameter.grad.device, []).append(parameter)
+    for there in by_device.values():
+        none = torch.stack([nobody_made(parameter.grad) for parameter in there])
         for parameter, nobody in zip(there, none.tolist(), strict=True):
             if nobody:
                 assign(parameter, "grad", None)

@@ -85,6 +85,17 @@ def tensors(value: Any) -> Iterator[Any]:
     return iter(found)
 
 
+def every_tensor(value: Any) -> Iterator[Any]:
+    """Those of whole numbers too, in what a call is made with."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (dict, list, tuple)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from every_tensor(item)
+
+
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """``value`` with each floating-point tensor in it replaced, in place where it can be."""
     import torch

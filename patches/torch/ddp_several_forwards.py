@@ -158,8 +158,7 @@ def begin(ddp: Any, forwards: Forwards) -> None:
     left = [sink for sink in forwards.alive() if not torch._C._will_engine_execute_node(sink())]
     forwards.begin(left)
     if not left and ddp.require_backward_grad_sync and waits_for_nothing(ddp):
-        with torch.enable_grad():
-            ddp.reducer.prepare_for_backward([_joined(used)])
+        ddp.reducer.prepare_for_backward(used)
 
 
 def waits_for_nothing(ddp: Any) -> bool:
@@ -172,30 +171,17 @@ def waits_for_nothing(ddp: Any) -> bool:
 
 
 def reached(ddp: Any) -> list[Any]:
-    """The parameters to which the backward that runs is going to add; none in ``torch.autograd.grad``."""
+    """The parameters to which the backward that runs is going to add; none in ``torch.autograd.grad``.
+
+    Returns:
+        Of each a view, whose graph leads to it: they may lie on several devices, and nothing is computed.
+    """
     import torch
 
+    executes = torch._C._will_engine_execute_node
     with torch.enable_grad():
-        try:
-            return [p for p in ddp.module.parameters() if p.requires_grad and _is_reached(p)]
-        except RuntimeError:  # that, for parameters
-            return []
-
-
-def _is_reached(parameter: Any) -> bool:
-    import torch
-
-    accumulates = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-    return bool(torch._C._will_engine_execute_node(accumulates))
-
-
-def _joined(parameters: list[Any]) -> Any:
-    """A tensor whose graph leads to ``parameters`` and nowhere else; it holds no number."""
-    import torch
-
-    return torch.stack([part.sum() for part in _empty_parts(parameters)]).sum()
-
-
-def _empty_parts(parameters: list[Any]) -> Iterator[Any]:
-    for parameter in parameters:
-        yield parameter.flatten()[:0]
+        views = [p.expand_as(p) for p in ddp.module.parameters() if p.requires_grad]
+    try:
+        return [view for view in views if executes(view.grad_fn.next_functions[0][0])]
+    except RuntimeError:  # that, for parameters
+        return []

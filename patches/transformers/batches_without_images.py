@@ -49,6 +49,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -61,6 +62,7 @@ from .._shared.buffers import keep_in_backward, kept_buffers
 from .._shared.compiling import compiling
 from .._shared.distributed import largest, largest_of_each, world
 from .._shared.missing_gradients import from_nothing
+from .._shared.random_numbers import drawn_aside
 from .._shared.towers import SOUND, Modality, Path, code_of, language, outside, parameters_of, path_of, side
 from .._shared.training_group import (
     FSDP1,
@@ -82,6 +84,10 @@ REFUSED = (
     "(find_unused_parameters=True), ZeRO-1 or ZeRO-2"
 )
 _ENCODE = "_prepare_multimodal_encoder_kwargs_for_generation"
+# As libraries say it that a device or another rank has failed, where torch has no class for it.
+_MACHINE = re.compile(
+    r"CUDA error|CUBLAS_STATUS|CUDNN_STATUS|cuDNN error|HIP error|NCCL|/gloo/|allocate memory"
+)
 
 
 def look(code: Code) -> str | None:
@@ -364,20 +370,19 @@ class _Blanks:
             self.found += self._blank(self.path.modalities[self.left.pop(0)])
 
     def _blank(self, modality: Modality) -> list[Any]:
-        import torch
-
         parts = _side(self.model, self.path, modality)
         self.blank += parts
-        dtype = next(p.dtype for part in parts for p in part.parameters() if p.is_floating_point())
-        cuda = [self.device] if self.device.type == "cuda" else []
+        weights = [parameter for part in parts for parameter in part.parameters()]
+        dtype = next(weight.dtype for weight in weights if weight.is_floating_point())
+        devices = [self.device, *(weight.device for weight in weights)]
         self.within = True
         try:
             # Dropout in the tower must not move the model's own; a running mean is that of what was seen.
-            with torch.random.fork_rng(devices=cuda), kept_buffers(parts) as changed:
+            with drawn_aside(devices), kept_buffers(parts) as changed:
                 found = modality.run(self.model, dtype, self.device)
-        except torch.cuda.OutOfMemoryError:
-            raise
         except Exception as error:
+            if is_of_the_machine(error):
+                raise
             self._refused(modality.name, error)
             return []
         finally:
@@ -395,6 +400,16 @@ class _Blanks:
             f"{'an' if what == 'image' else 'a'} {what} into every batch",
             own=True,
         )
+
+
+def is_of_the_machine(error: Exception) -> bool:
+    """Whether a device or another rank has failed: passed over, that would leave the others waiting."""
+    import torch
+
+    # Torch 2.8 brought the second.
+    owners = ((torch.cuda, "OutOfMemoryError"), (torch, "AcceleratorError"), (torch.distributed, "DistError"))
+    kinds = tuple(getattr(owner, name) for owner, name in owners if hasattr(owner, name))
+    return isinstance(error, kinds) or bool(_MACHINE.search(str(error)))
 
 
 def _owner(model: Any) -> type:

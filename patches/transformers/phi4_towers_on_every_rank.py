@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -32,6 +32,7 @@ from .._shared.blank_image import add_nothing
 from .._shared.compiling import compiling
 from .._shared.distributed import largest_of_each, world
 from .._shared.missing_gradients import from_nothing
+from .._shared.random_numbers import drawn_aside
 from .._shared.training_group import FSDP1, ZERO3, sharding, waiting_groups
 
 FORWARD = "Phi4MultimodalFeatureEmbedding.forward"
@@ -94,7 +95,7 @@ def _tied(embedding: Any, output: Any, found: list[Any]) -> Any:
 
 def _blank(embedding: Any, which: int, text: Any) -> Any:
     """What the tower makes of the smallest image, or sound, of nothing but ones."""
-    with _aside(text.device):
+    with _aside([text.device, *(parameter.device for parameter in embedding.parameters())]):
         return _blank_image(embedding, text) if which == IMAGE else _blank_sound(embedding, which, text)
 
 
@@ -134,14 +135,13 @@ def _place(length: int, token: int, text: Any) -> tuple[Any, Any]:
 
 
 @contextlib.contextmanager
-def _aside(device: Any) -> Iterator[None]:
+def _aside(devices: Iterable[Any]) -> Iterator[None]:
     """Inside, no number is drawn from the model's own: by dropout, or by numpy for a sound's mask."""
     import numpy
-    import torch
 
     state = numpy.random.get_state()
     try:
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        with drawn_aside(devices):
             yield
     finally:
         numpy.random.set_state(state)

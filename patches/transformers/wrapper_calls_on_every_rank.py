@@ -42,10 +42,11 @@ from vlmpatch.api import Argument, Code, Patch, Unrecognised
 from .._shared.blank_image import add_nothing, features
 from .._shared.buffers import kept_buffers
 from .._shared.compiling import compiling
-from .._shared.distributed import largest_of_each, rank, world
+from .._shared.distributed import largest_of_each, rank, reduced_to_largest, world
 from .._shared.missing_gradients import from_nothing
 from .._shared.model_wrappers import MAKE_FEATURES, models_in, names_of_forward, own_classes, wrapper_in
-from .._shared.told_calls import mapped, packed, tensors, unpacked
+from .._shared.random_numbers import drawn_aside
+from .._shared.told_calls import every_tensor, mapped, packed, tensors, unpacked
 from .._shared.towers import outside
 from .._shared.training_group import ZERO3, sharding, waiting_groups
 
@@ -259,9 +260,9 @@ def _is_compiled(module: Any) -> bool:
 
 
 def _device(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Where its ranks talk: where its input lies, for weights may be kept elsewhere."""
-    found = next(tensors([args, kwargs]), None)
-    return found.device if found is not None else next(module.parameters()).device
+    """Where it computes: where its input lies, be it a text alone, for weights may be kept on a CPU."""
+    given = [*every_tensor([args, kwargs]), next(module.parameters())]
+    return next((tensor.device for tensor in given if tensor.device.type != "cpu"), given[0].device)
 
 
 # --- one forward ----------------------------------------------------------------------------------------
@@ -303,10 +304,8 @@ class _Forward:
         if not (length := which % _LENGTH):
             return None
         here = [*said] if which == asked else [0] * length
-        told = torch.tensor(here, dtype=torch.uint8, device=self.device)
-        for group in self.groups:
-            torch.distributed.all_reduce(told, op=torch.distributed.ReduceOp.MAX, group=group)
-        return bytes(told.tolist())
+        told = torch.tensor(here, dtype=torch.uint8)
+        return bytes(reduced_to_largest(told, self.groups, self.device).tolist())
 
     def _packed(self, call: Any) -> bytes:
         import torch
@@ -328,10 +327,10 @@ class _Forward:
         import torch
 
         (args, kwargs), grad, (enabled, dtype) = unpacked(told, self.device)
-        cuda = [self.device] if self.device.type == "cuda" else []
+        weights = (parameter for module in part.modules for parameter in module.parameters())
         self.inside = part
         with contextlib.ExitStack() as aside:
-            aside.enter_context(torch.random.fork_rng(devices=cuda))
+            aside.enter_context(drawn_aside([self.device, *(weight.device for weight in weights)]))
             aside.enter_context(kept_buffers(part.modules))
             aside.enter_context(torch.set_grad_enabled(grad))
             aside.enter_context(torch.autocast(self.device.type, dtype=dtype, enabled=enabled))
