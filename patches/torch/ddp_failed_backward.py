@@ -25,15 +25,15 @@ Upstream: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/csrc/distributed/
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakSet, ref
+from weakref import WeakKeyDictionary, WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised, assign
 
+from .._shared.ddp_backwards import at_backwards, at_its_end, is_finalized, is_plain
 from .._shared.failed_backward import Backward, collectives
 
 CLASS = "DistributedDataParallel"
@@ -82,50 +82,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
             forget(self)
         output = original(self, *args, **kwargs)
         if self.require_backward_grad_sync and is_plain(self):
-            watch(self, output)
+            at_backwards(self, output, begin)
         return output
 
     patch.wrap(getattr(module, CLASS), "forward", forward)
-
-
-def is_plain(ddp: Any) -> bool:
-    """Whether nothing but its reducer reduces the gradients of ``ddp``, once a backward."""
-    others = (ddp._comm_hooks, ddp._delay_all_reduce_params, ddp.mixed_precision, ddp._use_python_reducer)
-    return not any(others) and not ddp._join_config.enable
-
-
-def watch(ddp: Any, output: Any) -> None:
-    """Note when a backward from ``output`` begins and when it ends."""
-    held = ref(ddp)
-
-    def begins(gradients: Any) -> None:
-        if (its := held()) is not None:
-            begin(its)
-
-    # on the nodes: a hook of a tensor is seen where the tensor is saved or printed
-    for node in {tensor.grad_fn for tensor in tensors_of(output) if tensor.grad_fn is not None}:
-        node.register_prehook(begins)
-
-
-def tensors_of(output: Any) -> Iterator[Any]:
-    """The tensors in a model's output; of objects that are no containers, none.
-
-    Its own, because DDP's never comes back from a list that holds itself.
-    """
-    seen, left = set(), [output]
-    while left:
-        value = left.pop()
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if isinstance(value, sys.modules["torch"].Tensor):
-            yield value
-        elif isinstance(value, dict):
-            left.extend(dict.values(value))
-        elif isinstance(value, (list, tuple)):
-            left.extend(value)
-        elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-            left.extend(vars(value).values() if hasattr(value, "__dict__") else ())
 
 
 def begin(ddp: Any) -> None:
@@ -137,14 +97,13 @@ def begin(ddp: Any) -> None:
         return
     number = _backwards[ddp.process_group] = _backwards.get(ddp.process_group, 0) + 1
     _open[ddp] = Begun(number, begun)
-    held = ref(ddp)
+    at_its_end(ddp, end)
 
-    def ended() -> None:
-        if (its := held()) is not None:
-            _open.pop(its, None)
-            _noted.add(its)
 
-    sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(ended)
+def end(ddp: Any) -> None:
+    """It has not failed."""
+    _open.pop(ddp, None)
+    _noted.add(ddp)
 
 
 def forget(ddp: Any) -> None:
@@ -164,15 +123,6 @@ def forget(ddp: Any) -> None:
     sys.modules["torch.distributed"].barrier(group)
     assign(ddp, "_has_rebuilt_buckets", False)
     ddp.reducer._reset_state()
-
-
-def is_finalized(ddp: Any) -> bool:
-    """Whether the reducer waits for nothing: the backward failed before the first gradient."""
-    try:
-        ddp._check_reducer_finalized()
-    except RuntimeError:
-        return False
-    return True
 
 
 def is_zeroed(ddp: Any) -> bool:

@@ -18,8 +18,10 @@ begins, by what autograd is about to reach; after a single forward it is not. In
 which is HF Trainer's, the loss is at hand, and its graph is searched: that finds such a head, and is one more
 walk through the graph in every step of a DDP that searches.
 
-Left alone, and as before: a backward that leaves out one of the forwards while its outputs are kept, so that
-another may follow; ``torch.autograd.grad``; a static graph; parameters used past the wrapper where the
+A backward that leaves out one of the forwards is searched for likewise. What another adds after it, of the
+forward that was left out, ``ddp-second-backward`` averages.
+
+Left alone, and as before: ``torch.autograd.grad``; a static graph; parameters used past the wrapper where the
 backward is not accelerate's.
 
 Upstream: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/nn/parallel/distributed.py
@@ -33,6 +35,8 @@ from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.ddp_backwards import is_finalized, reached
 
 SINK = "_DDPSink"  # what the outputs of a DDP that searches go through
 ACCELERATOR, MODELS = "Accelerator", "_models"
@@ -121,7 +125,7 @@ def search_from_loss(original: Callable[..., Any], self: Any, /, *args: Any, **k
             continue
         through = {id(node) for node in sinks_of(getattr(loss, "grad_fn", None))}
         inside = [id(sink()) in through for sink in forwards.alive()]
-        if inside and all(inside) and waits_for_nothing(ddp):
+        if inside and all(inside) and is_finalized(ddp):
             ddp.reducer.prepare_for_backward([loss])
             forwards.begin([])
     return original(self, *args, **kwargs)
@@ -157,31 +161,5 @@ def begin(ddp: Any, forwards: Forwards) -> None:
         return
     left = [sink for sink in forwards.alive() if not torch._C._will_engine_execute_node(sink())]
     forwards.begin(left)
-    if not left and ddp.require_backward_grad_sync and waits_for_nothing(ddp):
+    if ddp.require_backward_grad_sync and is_finalized(ddp):
         ddp.reducer.prepare_for_backward(used)
-
-
-def waits_for_nothing(ddp: Any) -> bool:
-    """Whether no gradient of this backward has arrived."""
-    try:
-        ddp._check_reducer_finalized()
-    except RuntimeError:
-        return False
-    return True
-
-
-def reached(ddp: Any) -> list[Any]:
-    """The parameters to which the backward that runs is going to add; none in ``torch.autograd.grad``.
-
-    Returns:
-        Of each a view, whose graph leads to it: they may lie on several devices, and nothing is computed.
-    """
-    import torch
-
-    executes = torch._C._will_engine_execute_node
-    with torch.enable_grad():
-        views = [p.expand_as(p) for p in ddp.module.parameters() if p.requires_grad]
-    try:
-        return [view for view in views if executes(view.grad_fn.next_functions[0][0])]
-    except RuntimeError:  # that, for parameters
-        return []
