@@ -41,7 +41,7 @@ class AllOrNone:
         until = time.monotonic() + WAIT
         while not last and not there(store, key) and time.monotonic() < until:
             time.sleep(0.001)
-        # whoever decides first decides for all: a rank that comes too late finds that it is alone
+        # the first decision stands: a rank that comes too late finds that the others have gone on
         decided = store.compare_set(key, "", ALL if last else NONE).decode()
         if last:
             self._forget(store)

@@ -20,7 +20,8 @@ Left alone: ``no_sync()``, ``torch.autograd.grad``, a backward of which DDP stil
 ``create_graph=True``, ``static_graph``, communication hooks, ``Join``, optimizers in the backward, DDP's own
 mixed precision, sparse gradients and ``DTensor``.
 
-Upstream: https://github.com/pytorch/pytorch/blob/v2.8.0/torch/csrc/distributed/c10d/reducer.cpp
+Upstream: https://github.com/pytorch/pytorch/issues/47260
+https://github.com/pytorch/pytorch/blob/v2.8.0/torch/csrc/distributed/c10d/reducer.cpp
 https://github.com/Lightning-AI/pytorch-lightning/blob/2.5.0/src/lightning/pytorch/overrides/distributed.py
 """
 
@@ -51,15 +52,22 @@ ALONE = (
 
 
 class Backwards:
-    """Backwards of one DDP.
-
-    Attributes:
-        expected: whether a forward has the reducer expect the next one.
-        task: the latest, by autograd's number.
-    """
+    """Backwards of one DDP: each is counted where it comes to an output, and may come to several."""
 
     def __init__(self) -> None:
-        self.expected, self.task = False, -1
+        self._expected = False  # a forward has the reducer expect the next one
+        self._task = -1  # the latest, by autograd's number
+
+    def forward(self) -> None:
+        """The reducer expects one backward."""
+        self._expected = True
+
+    def is_waited_for(self, task: int) -> bool:
+        """Whether the reducer reduces what this backward adds, or it has come before."""
+        if task == self._task:
+            return True
+        self._task, waited_for, self._expected = task, self._expected, False
+        return waited_for
 
 
 _backwards: WeakKeyDictionary[Any, Backwards] = WeakKeyDictionary()
@@ -84,21 +92,16 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return output
         together = self.require_backward_grad_sync and self.process_group.size() > 1
         if together and not self.static_graph and is_plain(self):
-            _backwards.setdefault(self, Backwards()).expected = True
+            _backwards.setdefault(self, Backwards()).forward()
             at_backwards(self, output, begins)
         return output
 
     def begins(ddp: Any) -> None:
-        backwards, task = _backwards[ddp], torch._C._current_graph_task_id()
-        if task == backwards.task:
-            return
-        expected = backwards.expected
-        backwards.task, backwards.expected = task, False
-        if expected or not ddp.require_backward_grad_sync or not is_finalized(ddp):
+        if _backwards[ddp].is_waited_for(torch._C._current_graph_task_id()):
             return
         if torch.is_grad_enabled():  # create_graph=True: gradients that a further backward goes through
             return
-        if is_dense(ddp) and reached(ddp):
+        if ddp.require_backward_grad_sync and is_finalized(ddp) and is_dense(ddp) and reached(ddp):
             at_its_end(ddp, ends)
 
     def ends(ddp: Any) -> None:

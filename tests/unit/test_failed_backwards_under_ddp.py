@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 patch: Any = importlib.import_module("vlmpatch.patches.torch.ddp_failed_backward")
+backwards: Any = importlib.import_module("vlmpatch.patches._shared.ddp_backwards")
 words: Any = importlib.import_module("vlmpatch.patches._shared.failed_backward")
 
 
@@ -178,6 +179,6 @@ def test_every_tensor_of_an_output_is_found_once(job: Job) -> None:
     one, two, three = Tensor(), Tensor(), Tensor()
     nested: list[Any] = [one, (two, None), {"more": Output(three)}, one]
     nested.append(nested)
-    found = list(patch.tensors_of(nested))
+    found = list(backwards.tensors_of(nested))
     assert {id(each) for each in found} == {id(one), id(two), id(three)}
     assert len(found) == 3

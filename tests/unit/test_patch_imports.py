@@ -22,6 +22,7 @@ FACE = {"vlmpatch", "vlmpatch.api"}  # what users may call, what patches may use
 MODULES = sorted(entry.module for entry in store.entries().entries.values())
 # An idea of its own, with tests of its own, too long to stand in the file of the one patch that uses it.
 OF_ONE_PATCH = {
+    "_shared.all_or_none",
     "_shared.attention_masks",
     "_shared.deadlock",
     "_shared.model_wrappers",
