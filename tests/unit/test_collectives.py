@@ -32,6 +32,7 @@ OF_STORE = {
 CALLERS = {
     "largest",
     "largest_of_each",
+    "reduced_to_largest",
     "somewhere",
     "rendezvous",
     "attend",
