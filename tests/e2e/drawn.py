@@ -71,7 +71,7 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Cell:
         zero=dict(_settings(chance, engine)),
         config={"gradient_clipping": 0.1} if engine.startswith("zero") and chance.random() < CHANCE else {},
         compared=chance.choice((2, 3)),
-        accumulation=chance.choice((1, 1, 2, 3)),
+        accumulation=chance.choice((2, 3) if scenario == "resume-within" else (1, 1, 2, 3)),
         pattern=chance.choice(tuple(PATTERNS)),
         optimizer=OPTIMIZER.get(engine) or chance.choice(OPTIMIZERS),
         scenario=scenario,
