@@ -49,7 +49,10 @@ PAST_THE_ENGINE = {
     "first-past-the-engine": (True, False),
 }
 # A module of the user's own around the model, which asks its tower for more: see wrappers.py.
-WRAPPERS = ("wrapper", "wrapper-before", "wrapper-several", "wrapper-embedded", "wrapper-detached")
+WRAPPERS = (
+    *("wrapper", "wrapper-before", "wrapper-several", "wrapper-embedded", "wrapper-detached"),
+    "wrapper-own",  # a model of the user's own, which is around the parts of another
+)
 SCENARIOS = (
     *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "biases", "dummy-first"),
     *("two-backwards", "overflow", "old_names", *PAST_THE_ENGINE, *WRAPPERS),

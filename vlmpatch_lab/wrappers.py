@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from transformers.modeling_outputs import CausalLMOutput
 
 WEIGHT = 0.1  # of the second loss
 
@@ -95,10 +96,39 @@ class Detached(After):
         return super().second(features.detach())
 
 
+class Own(torch.nn.Module):  # type: ignore[misc]
+    """A model in code of one's own, of LLaVA's parts: it runs its tower where there are pixels."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.config, self.lm_head = model.config, model.lm_head
+        self.vision_tower = model.model.vision_tower
+        # Of its own no weight is left that no image trains: its optimizer would decay it.
+        del self.vision_tower.vision_model.encoder.layers[-1:]
+        self.vision_tower.vision_model.post_layernorm = torch.nn.Identity()
+        self.multi_modal_projector = model.model.multi_modal_projector
+        self.language_model = model.model.language_model
+
+    def forward(
+        self, input_ids: Any = None, pixel_values: Any = None, labels: Any = None, attention_mask: Any = None
+    ) -> Any:
+        embeds = self.language_model.get_input_embeddings()(input_ids)
+        if pixel_values is not None:
+            seen = self.vision_tower(pixel_values).last_hidden_state
+            features = self.multi_modal_projector(seen[:, 1:])
+            places = (input_ids == self.config.image_token_id)[..., None].expand_as(embeds)
+            embeds = embeds.masked_scatter(places, features.to(embeds.dtype))
+        hidden = self.language_model(inputs_embeds=embeds, attention_mask=attention_mask).last_hidden_state
+        logits = self.lm_head(hidden)
+        loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return CausalLMOutput(loss=loss, logits=logits)
+
+
 WRAPPERS: dict[str, Callable[[Any], torch.nn.Module]] = {
     "wrapper": After,
     "wrapper-before": Before,
     "wrapper-several": Several,
     "wrapper-embedded": Embedded,
     "wrapper-detached": Detached,
+    "wrapper-own": Own,
 }

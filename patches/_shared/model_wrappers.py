@@ -1,4 +1,4 @@
-"""Modules of a user's own around a model, whose forward calls a tower of it by itself."""
+"""Modules of a user's own whose forward calls a tower by itself: around a model, or a model of others."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from .towers import outside, path_of
+from .towers import PIXELS, outside, parameters_of, path_of
 
 MAKE_FEATURES = {"get_image_features", "get_video_features", "get_audio_features"}
 _LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "accelerate")
+# What a model of others runs for an image, before its language model: LLaVA's parts, Idefics' parts.
+_TOWERS = ({"vision_tower", "multi_modal_projector"}, {"vision_model", "connector"})
 
 
 def wrapper_in(root: Any) -> Any:
-    """The module of ``root`` whose own forward calls a tower of a model that it is around, or None."""
-    return next((module for module in root.modules() if calls_a_tower(module)), None)
+    """The module of ``root`` whose own forward calls a tower, of a model that it is around or its own."""
+    return next((module for module in root.modules() if calls_a_tower(module) or own_towers(module)), None)
+
+
+def own_towers(module: Any) -> set[str]:
+    """The children that ``module`` runs for an image, if it is a model in code of others; else none."""
+    own = own_classes(type(module))
+    if not own or any(path_of(cls) is not None for cls in type(module).__mro__):
+        return set()
+    asked = next((parameters_of(cls) for cls in own if "forward" in vars(cls)), ())
+    if not {*PIXELS} & {*asked}:
+        return set()
+    run = names_of_forward(own) & {name for name, _ in module.named_children()}
+    return next((parts for parts in _TOWERS if parts <= run), set())
 
 
 def calls_a_tower(module: Any) -> bool:

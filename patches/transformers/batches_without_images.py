@@ -30,10 +30,11 @@ all-reduce.
 Left alone: one process; a model that no DDP, FSDP or DeepSpeed engine wraps, whose rank trains by itself, as
 in an ensemble; a window of DDP's ``no_sync``; a batch with all of it; embeddings made by the caller, who has
 run the tower; a ``vision_tower`` or a ``connector`` in code of others, who may run it on every rank
-themselves; DDP with ``find_unused_parameters=True``, which needs no help unless nothing but the tower or the
-projector is trained (it waits for the first gradient, and a text has none); a tower without trainable
-weights, unless its weights are gathered; what is being compiled; models of another kind (CLIP and other dual
-encoders, text models, Whisper, which always hears something).
+themselves: where they do not, ``wrapper-calls-on-every-rank`` has their ranks agree; DDP with
+``find_unused_parameters=True``, which needs no help unless nothing but the tower or the projector is trained
+(it waits for the first gradient, and a text has none); a tower without trainable weights, unless its weights
+are gathered; what is being compiled; models of another kind (CLIP and other dual encoders, text models,
+Whisper, which always hears something).
 
 Three cases cost one small all-reduce a forward: under ZeRO-3 and FSDP, models that have several towers or
 call one twice (for images and for videos), since a rank cannot know what another has, and evaluation or

@@ -1,10 +1,12 @@
-"""A module around a model that calls its tower by itself, where a batch has images, and other ranks wait.
+"""A module of one's own that calls a tower by itself, where a batch has images, and other ranks wait.
 
 What the user sees: under ZeRO-3, FSDP1 and FSDP2 a hang (NCCL), or an abort (gloo), as soon as one rank's
-batch has an image and another's has none, although the model's own forward runs its tower on every rank
+batch has an image and another's has none, although a model of transformers runs its tower on every rank
 (``batches-without-images``). The training has a module of its own around the model, for a second loss, an
 embedding or a reward, whose forward calls ``get_image_features`` or the tower once more under
-``if pixel_values is not None``.
+``if pixel_values is not None``. Or the model is no model of transformers: code of others, a checkpoint's own
+included, whose forward runs its ``vision_tower`` and ``multi_modal_projector``, or its ``vision_model`` and
+``connector``, for an image alone (Aria's and Mantis' training programs).
 
 Why: those calls gather weights, and a gather takes every rank. The same holds for a head that is called on
 the features alone.
@@ -18,10 +20,14 @@ the rank that did tells it. Then all ask again. What came out is tied to what th
 rank, in a way that passes zeros back and adds no number, so that a backward gathers alike everywhere. Random
 numbers and buffers are what they would have been.
 
-Left alone: one process; a module that is no wrapper of a model which ``batches-without-images`` knows, or
-whose forward, with the methods it calls, names no tower of it; what nobody gathers (DDP, ZeRO-1 and 2,
-weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which counts what a stand-in brings;
-a part without weights.
+Of a model of others the parts are its children. Where its ranks run them alike, as where its code runs the
+tower on something blank for a text, nothing is run beside them. All that comes out of a tower is tied: a
+layer that no image trains gets zeros where it would get nothing, so that a weight decay acts on it.
+
+Left alone: one process; a module that is no wrapper of a model which ``batches-without-images`` knows, nor a
+model of others with such parts, or whose forward, with the methods it calls, names no tower; what nobody
+gathers (DDP, ZeRO-1 and 2, weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which
+counts what a stand-in brings; a part without weights.
 Not fixed: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
 checkpoints by itself; arguments beside tensors, numbers, words and what holds them, which a warning names.
 
@@ -44,7 +50,14 @@ from .._shared.buffers import kept_buffers
 from .._shared.compiling import compiling
 from .._shared.distributed import largest_of_each, rank, reduced_to_largest, world
 from .._shared.missing_gradients import from_nothing
-from .._shared.model_wrappers import MAKE_FEATURES, models_in, names_of_forward, own_classes, wrapper_in
+from .._shared.model_wrappers import (
+    MAKE_FEATURES,
+    models_in,
+    names_of_forward,
+    own_classes,
+    own_towers,
+    wrapper_in,
+)
 from .._shared.random_numbers import drawn_aside
 from .._shared.told_calls import every_tensor, mapped, packed, tensors, unpacked
 from .._shared.towers import outside
@@ -198,15 +211,16 @@ class _Wrapper:
         self.off = any(isinstance(part, SyncBatchNorm) or _is_compiled(part) for part in every)
         if self.off:
             return
-        known = {id(part) for part in _within_blocks(module)}
+        towers = {id(getattr(module, name)) for name in own_towers(module)}
+        parts = [*module.children()] if towers else _outside_blocks(module)
         # Nothing is gathered for a part without weights: what it counts is its own rank's.
-        weighty = [part for part in every[1:] if any(True for _ in part.parameters())]
-        watched = [part for part in weighty if id(part) not in known]
+        watched = [part for part in parts if any(True for _ in part.parameters())]
         self.parts = [_Part(part) for part in watched]
         for model in models_in(module):
             _callers[model] = ref(self)
             self.parts += _wrap_methods(self.patch, model)
-        self.parts.sort(key=lambda part: -part.size)
+        # What a language model is given can be a cache, of which no rank is told: a tower comes before it.
+        self.parts.sort(key=lambda part: (id(part.owner) in towers, -part.size))
         self.places = {(id(part.owner), part.method): n for n, part in enumerate(self.parts, 1)}
         for part in watched:
             self.patch.hook(part.register_forward_pre_hook, self.before, with_kwargs=True, prepend=True)
@@ -243,6 +257,11 @@ class _Wrapper:
             return None
         forward.agree(_END, None)
         return forward.tied(module, output)
+
+
+def _outside_blocks(wrapper: Any) -> list[Any]:
+    known = {id(part) for part in _within_blocks(wrapper)}
+    return [part for part in wrapper.modules() if part is not wrapper and id(part) not in known]
 
 
 def _within_blocks(wrapper: Any) -> Iterator[Any]:

@@ -128,3 +128,41 @@ def test_the_model_itself_and_its_subclasses_are_none() -> None:
 
     assert wrappers.wrapper_in(Model()) is None
     assert wrappers.wrapper_in(Own()) is None
+
+
+class OfOthers(Module):
+    """A model in code of others, of LLaVA's parts."""
+
+    __module__ = "transformers_modules.some.modeling_some"
+
+    def __init__(self) -> None:
+        super().__init__(language_model=Module(), vision_tower=Module(), multi_modal_projector=Module())
+
+    def forward(self, input_ids: Any = None, pixel_values: Any = None) -> Any:
+        return input_ids if pixel_values is None else self._seen(pixel_values)
+
+    def _seen(self, pixel_values: Any) -> Any:
+        return self.multi_modal_projector(self.vision_tower(pixel_values))  # type: ignore[attr-defined]
+
+
+def test_a_model_of_others_is_found_by_what_its_forward_runs() -> None:
+    model = OfOthers()
+    assert wrappers.wrapper_in(Module(inner=model)) is model
+    assert wrappers.own_towers(model) == {"vision_tower", "multi_modal_projector"}
+
+
+def test_one_that_is_given_no_pixels_or_runs_no_tower_is_none() -> None:
+    class Text(OfOthers):
+        def forward(self, input_ids: Any = None, images: Any = None) -> Any:
+            return self._seen(images)
+
+    class Elsewhere(OfOthers):
+        def forward(self, input_ids: Any = None, pixel_values: Any = None) -> Any:
+            return input_ids
+
+    class OfALibrary(Module):
+        __module__ = "transformers.models.some.modeling_some"
+        forward, _seen = OfOthers.forward, OfOthers._seen
+
+    parts = {"vision_tower": Module(), "multi_modal_projector": Module()}
+    assert not any(map(wrappers.own_towers, (Text(), Elsewhere(), OfALibrary(**parts))))
