@@ -212,6 +212,13 @@ ROWS = {
     "bf16-mixed": Row(
         "combined", data="mixed", cell=_low("bfloat16", accumulation=2), low=True, engines=ZERO
     ),
+    "fp16-overflow-mixed": Row(
+        "combined",
+        data="mixed",
+        cell=_low("float16", config=SCALED, scenario="overflow", accumulation=2),
+        low=True,
+        engines=ZERO,
+    ),
     "autocast-mixed-lora": Row(
         "combined",
         adapter="lora",
