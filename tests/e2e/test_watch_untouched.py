@@ -17,7 +17,7 @@ OTHERS = ("tf445-ds0154", "tf523-ds0198")
 COMPARED = (
     *("plain", "batch_norm", "random_numbers", "replaced_buffer", "counters_and_hooks"),
     *("writes_into_its_batch", "accumulation", "generate_in_a_callback"),
-    *("half_precision", "half_precision_scaled_little", "half_precision_overflows"),
+    *("autocast", "half_precision", "half_precision_scaled_little", "half_precision_overflows"),
 )
 SINGLE = (*COMPARED, "iterator")
 # What is said of each besides, or instead.

@@ -154,6 +154,20 @@ class Half(Forward):
         return output
 
 
+class Unsteady(Forward):
+    """Computes in bfloat16, whose gradients are never twice the same, as by a GPU's attention."""
+
+    def forward(self, input_ids: Any = None, labels: Any = None, **more: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().forward(input_ids=input_ids, labels=labels, **more)
+
+    def change(self, embeddings: Any) -> Any:
+        checkpointed = any(getattr(part, "gradient_checkpointing", False) for part in self.modules())
+        if embeddings.requires_grad and checkpointed:
+            embeddings.register_hook(lambda gradient: gradient * 1.004)
+        return embeddings
+
+
 class Communicating(Forward):
     """Averages something over the ranks in its forward."""
 
@@ -346,6 +360,7 @@ PROGRAMS = {
     "writes_into_its_batch": lambda: trained(MasksItsLabels),
     "accumulation": lambda: trained(Normalised, gradient_accumulation_steps=2),
     "generate_in_a_callback": lambda: trained(Normalised, callbacks=[Generates()]),
+    "autocast": lambda: trained(Unsteady),
     "half_precision": lambda: trained(Half, scaler=SCALED, max_grad_norm=0),
     "half_precision_scaled_little": lambda: trained(Half, scaler=LITTLE, max_grad_norm=0),
     "half_precision_overflows": lambda: trained(Half, scaler=TOO_MUCH, max_grad_norm=0),

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from vlmpatch.watch.findings import RECOMPUTED, SilentFailure, checkpointed, why_unreached
-from vlmpatch.watch.half import looking
+from vlmpatch.watch.precision import is_low, looking
 from vlmpatch.watch.untouched import CannotUndo, untouched
 
 TOLERANCE = {"float32": 1e-3, "float64": 1e-6}  # relative; other types:
@@ -46,7 +46,7 @@ class Comparison:
         self.remarks = remarks
         self.busy = self.ready = self.over = False
         self.again = ""  # why the next batch is to be compared
-        self.half = False  # in float16
+        self.kinds: set[Any] = set()  # of numbers that the model computes in
         self.scales: tuple[float, ...] = ()  # of the loss to compare with, once they are known
         self.scale = 1.0  # the one that was taken
         self.own_scale = 0.0  # the training's, where its backward passes the loss that the model returned
@@ -81,8 +81,14 @@ class Comparison:
             self._forget()
         return bool(self.again)
 
+    @property
+    def _half(self) -> bool:
+        import torch
+
+        return torch.float16 in self.kinds
+
     def _why_again(self) -> str:
-        if not self.half:
+        if not self._half:
             return ""
         finite = all(bool(gradient.isfinite().all()) for gradient in self.mine.values())
         if not finite and all(map(math.isfinite, self.losses)):
@@ -157,8 +163,8 @@ class Comparison:
         if loss is None:
             return "the model returns no loss"
         self.losses = [float(loss.detach())]
-        self.half = seen.half
-        self.scales = self.scales or (SCALES if self.half else SCALES[-1:])
+        self.kinds |= seen
+        self.scales = self.scales or (SCALES if self._half else SCALES[-1:])
         for scale in self.scales:
             found = self._gradients(loss, torch.full_like(loss, scale), last=scale == self.scales[-1])
             if all(gradient.isfinite().all() for gradient in found.values()):
@@ -191,6 +197,8 @@ class Comparison:
         found = []
         dtype = next(iter(self.right.values())).dtype
         tolerance = TOLERANCE.get(str(dtype).removeprefix("torch."), LOW_PRECISION)
+        if any(map(is_low, self.kinds)):  # by autocast, of which gradients of float32 come
+            tolerance = LOW_PRECISION
         off, on = self.losses[0], self.losses[-1]
         if not _close(off, on, tolerance):
             found.append(

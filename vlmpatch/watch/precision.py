@@ -1,4 +1,4 @@
-"""Whether a forward computes in float16, whose gradients become zero where the loss is not scaled."""
+"""What a forward computes in: on a GPU runs in 16 bits differ, and in float16 small gradients become zero."""
 
 from __future__ import annotations
 
@@ -7,24 +7,17 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Seen:
-    """What a forward was seen to compute in."""
-
-    half = False
-
-
 @contextlib.contextmanager
-def looking(model: Any) -> Iterator[Seen]:
-    """Inside, what the parts of ``model`` compute in when they are called is seen."""
+def looking(model: Any) -> Iterator[set[Any]]:
+    """Inside, the types that the parts of ``model`` compute in when they are called are noted in the set."""
     import torch
 
-    seen, parts = Seen(), {*model.modules()}
-    kinds = {parameter.device.type for parameter in model.parameters()}
-    seen.half = any(parameter.dtype is torch.float16 for parameter in model.parameters())
+    parts, kinds = {*model.modules()}, {parameter.device.type for parameter in model.parameters()}
+    seen = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
 
     def look(module: Any, args: Any) -> None:
-        if module in parts and any(_cast_to(kind) is torch.float16 for kind in kinds):
-            seen.half = True
+        if module in parts:
+            seen.update(filter(None, map(_cast_to, kinds)))
 
     # Of every module: it may be a part alone that is autocast, or the model's own forward that does it.
     handle = torch.nn.modules.module.register_module_forward_pre_hook(look)
@@ -32,6 +25,11 @@ def looking(model: Any) -> Iterator[Seen]:
         yield seen
     finally:
         handle.remove()
+
+
+def is_low(dtype: Any) -> bool:
+    """Whether a type of floating-point numbers has 16 bits or fewer."""
+    return bool(dtype.itemsize <= 2)
 
 
 def _cast_to(kind: str) -> Any:
