@@ -21,8 +21,10 @@ rank, in a way that passes zeros back and adds no number, so that a backward gat
 numbers and buffers are what they would have been.
 
 Of a model of others the parts are its children. Where its ranks run them alike, as where its code runs the
-tower on something blank for a text, nothing is run beside them. All that comes out of a tower is tied: a
-layer that no image trains gets zeros where it would get nothing, so that a weight decay acts on it.
+tower on something blank for a text, nothing is run beside them. What came out is tied to the
+``inputs_embeds`` that its language model is given: of one frozen but for LoRA they decide how far the
+backward goes. All that comes out of a tower is tied: a layer that no image trains gets zeros where it would
+get nothing, so that a weight decay acts on it.
 
 Left alone: one process; a module that is no wrapper of a model which ``batches-without-images`` knows, nor a
 model of others with such parts, or whose forward, with the methods it calls, names no tower; what nobody
@@ -71,6 +73,7 @@ _TOLD = {
 }
 _COMPILED = ("_orig_mod", "_compiled_call_impl")
 _END = 0  # what a rank is about to do where its forward is over
+_EMBEDDINGS = "inputs_embeds"
 _LENGTH = 1 << 40  # more bytes than any call has
 
 
@@ -183,6 +186,7 @@ class _Wrapper:
         self.names = names_of_forward(own_classes(type(module)))
         self.parts: list[_Part] = []  # a later one comes first
         self.places: dict[tuple[int, str], int] = {}  # from 1 on: 0 is the end of a forward
+        self.towers: set[int] = set()  # of a model of others
         self.off = False
         self.forward: _Forward | None = None
         self.tracing = compiling()
@@ -211,7 +215,7 @@ class _Wrapper:
         self.off = any(isinstance(part, SyncBatchNorm) or _is_compiled(part) for part in every)
         if self.off:
             return
-        towers = {id(getattr(module, name)) for name in own_towers(module)}
+        self.towers = towers = {id(getattr(module, name)) for name in own_towers(module)}
         parts = [*module.children()] if towers else _outside_blocks(module)
         # Nothing is gathered for a part without weights: what it counts is its own rank's.
         watched = [part for part in parts if any(True for _ in part.parameters())]
@@ -227,9 +231,17 @@ class _Wrapper:
             # Behind the engine's own: they put into what comes out where its backward begins.
             self.patch.hook(part.register_forward_hook, self.after, always_call=True)
 
-    def before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def before(self, module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Forward pre-hook of its modules."""
         self.called(_Part(module), args, kwargs)
+        forward: _Forward | None = self.forward
+        if forward is None or forward.inside != _Part(module) or not self.towers or id(module) in self.towers:
+            return None
+        # Of a language model frozen but for LoRA, what it is given decides how far its backward goes.
+        if (given := forward.tied(self.module(), kwargs.get(_EMBEDDINGS))) is None:
+            return None
+        forward.clear()
+        return args, {**kwargs, _EMBEDDINGS: given}
 
     def after(self, module: Any, args: Any, output: Any) -> None:
         """Forward hook of its modules."""
@@ -364,11 +376,15 @@ class _Forward:
             self.found += part.made(output)
         self.kept = False
 
+    def clear(self) -> None:
+        """What was to be tied is."""
+        self.stood_in, self.found = [], []
+
     def tied(self, wrapper: Any, output: Any) -> Any:
         """``output``, whose backward passes all that ranks ran for one another."""
         import torch
 
-        if not self.found or not torch.is_grad_enabled():
+        if output is None or not self.found or not torch.is_grad_enabled():
             return None
         own = [p for name, p in wrapper.named_parameters(recurse=False) if name in self.wrapper.names]
         ran = [module for part in self.stood_in for module in part.modules]

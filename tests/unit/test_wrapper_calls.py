@@ -124,3 +124,29 @@ def test_ranks_that_call_alike_stand_in_for_nobody(calls: list[int]) -> None:
 def test_a_call_that_cannot_be_told_ends_it_on_every_rank() -> None:
     ranks = forwards([[1], []], tells=False)
     assert [(rank.ran, rank.wrapper.off) for rank in ranks] == [([1], True), ([], True)]
+
+
+def test_a_language_model_of_others_is_given_what_leads_to_the_towers() -> None:
+    class Forward:
+        def __init__(self, inside: Any, found: list[str]) -> None:
+            self.inside, self.found = inside, found
+
+        def tied(self, _: Any, value: Any) -> Any:
+            return None if value is None or not self.found else (value, *self.found)
+
+        def clear(self) -> None:
+            self.found = []
+
+    tower, language = object(), object()
+    wrapper = patch._Wrapper.__new__(patch._Wrapper)
+    wrapper.towers, wrapper.module, wrapper.called = {id(tower)}, lambda: None, lambda *_: None
+
+    def given(to: Any, **kwargs: Any) -> Any:
+        wrapper.forward = Forward(patch._Part(to), ["tower"])
+        return wrapper.before(to, ("mask",), kwargs), wrapper.forward.found
+
+    assert given(language, inputs_embeds="words") == ((("mask",), {"inputs_embeds": ("words", "tower")}), [])
+    assert given(language) == (None, ["tower"])
+    assert given(tower, inputs_embeds="words") == (None, ["tower"])
+    wrapper.towers = set()
+    assert given(language, inputs_embeds="words") == (None, ["tower"])
