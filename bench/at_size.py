@@ -39,7 +39,8 @@ LEFT = {"en": "{bare_blocks} → {blocks} in {steps} steps", "zh": "{steps} 步�
 def measure(setting: str, steps: int, *more: str) -> dict[str, Any]:
     """One process of the stack."""
     command: list[str | Path] = ["python", "-m", "bench.at_size_ranks", json.dumps({setting: steps}), *more]
-    finished = launch.run(envs.read_stacks()[STACK], command, limit=7200)
+    counted = {launch.BACKWARD: ""}  # in the thread that asks, where calls are counted
+    finished = launch.run(envs.read_stacks()[STACK], command, limit=7200, env=counted)
     line = next((line for line in finished.output.splitlines() if line.startswith('{"setting": ')), None)
     if line is None:
         raise RuntimeError(str(finished))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -38,21 +37,22 @@ def run_in(patch: Patch, module: ModuleType, contexts: Callable[[], Pair]) -> No
     def enter(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         untouched = module.noop_context_fn
         told = context_fn.of(args, kwargs, untouched)
-        ours = told is untouched or isinstance(told, _Contexts)
-        debugged = debug.of(args, kwargs) or getattr(module, "_checkpoint_debug_enabled", None)
-        if not ours or debugged or traced(original, args, kwargs):
+        if isinstance(told, _Contexts):  # another patch has asked all below, for this very call
+            told.pairs.append(contexts())
             return original(*args, **kwargs)
-        pairs = told.pairs if isinstance(told, _Contexts) else ()
-        args, kwargs = context_fn.replaced(args, kwargs, _Contexts((*pairs, contexts())))
+        debugged = debug.of(args, kwargs) or getattr(module, "_checkpoint_debug_enabled", None)
+        if told is not untouched or debugged or traced(original, args, kwargs):
+            return original(*args, **kwargs)
+        args, kwargs = context_fn.replaced(args, kwargs, _Contexts([contexts()]))
         return original(*args, **kwargs)
 
     patch.wrap(module, name, enter)
 
 
 class _Contexts:
-    """A ``context_fn`` of what several patches ask for."""
+    """The ``context_fn`` of one call: what several patches ask for."""
 
-    def __init__(self, pairs: tuple[Pair, ...]) -> None:
+    def __init__(self, pairs: list[Pair]) -> None:
         self.pairs = pairs
 
     def __call__(self) -> tuple[_Together, _Together]:
@@ -60,16 +60,21 @@ class _Contexts:
         return _Together(forwards), _Together(recomputations)
 
 
-class _Together(AbstractContextManager[None]):
+class _Together:
+    """Contexts of patches, none of which raises; an ExitStack's calls would be most of what a block costs."""
+
+    __slots__ = ("entered", "parts")
+
     def __init__(self, parts: tuple[Make, ...]) -> None:
         self.parts = parts
-        self.entered: list[contextlib.ExitStack] = []
+        self.entered: list[list[AbstractContextManager[Any]]] = []
 
     def __enter__(self) -> None:
-        with contextlib.ExitStack() as stack:
-            for part in self.parts:
-                stack.enter_context(part())
-            self.entered.append(stack.pop_all())
+        contexts = [part() for part in self.parts]
+        for context in contexts:
+            context.__enter__()
+        self.entered.append(contexts)
 
     def __exit__(self, *failure: Any) -> None:
-        self.entered.pop().__exit__(*failure)
+        for context in reversed(self.entered.pop()):
+            context.__exit__(*failure)

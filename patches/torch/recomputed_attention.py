@@ -22,22 +22,21 @@ Upstream: https://github.com/pytorch/pytorch/issues/147995 (the same of another 
 
 from __future__ import annotations
 
-import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from vlmpatch.api import Code, Patch
 
 from .._shared.checkpoint_contexts import Pair, look_at_entrance, run_in
 
-# torch._C's: what asks whether a backend is on, and what turns it on and off. Spelled once: Python's cache
-# of attributes would keep a name made anew in each call
+# torch._C's: what asks whether a backend is on, and what turns it on and off; not each release has all
 BACKENDS = {
     f"_get_{name}_sdp_enabled": f"_set_sdp_use_{name}"
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
 }
-Choice = tuple[dict[str, bool], list[int]]  # by its switch, whether a backend is on; the order of trying them
+Choice = tuple[list[bool], list[int]]  # which backends are on; the order of trying them
 
 
 def look(code: Code) -> str | None:
@@ -48,60 +47,71 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Let the recomputation have the backends of its forward."""
-    run_in(patch, module, _remembered)
+    import torch
+
+    backends = _Backends(torch._C)
+
+    def remembered() -> Pair:
+        forward = _Forward(backends)
+        return (lambda: forward), functools.partial(_Again, backends, forward)
+
+    run_in(patch, module, remembered)
 
 
-def _remembered() -> Pair:
-    forward = _Forward()
-    return (lambda: forward), functools.partial(_again, forward)
+class _Backends:
+    """What an attention chooses from.
+
+    Args:
+        switches: where torch has its switches.
+    """
+
+    def __init__(self, switches: Any) -> None:
+        known = [(asked, switch) for asked, switch in BACKENDS.items() if hasattr(switches, asked)]
+        self._asks = [getattr(switches, asked) for asked, _ in known]
+        self._sets = [getattr(switches, switch) for _, switch in known]
+        # from torch 2.6 on
+        self.order: Callable[[], list[int]] = getattr(switches, "_get_sdp_priority_order", list)
+        self._set_order = getattr(switches, "_set_sdp_priority_order", None)
+
+    def chosen(self) -> Choice:
+        return [ask() for ask in self._asks], self.order()
+
+    def change(self, now: Choice, wanted: Choice) -> None:
+        if now == wanted:
+            return
+        on, order = wanted
+        for switch, value in zip(self._sets, on, strict=True):
+            switch(value)
+        if order and self._set_order is not None:
+            self._set_order(order)
 
 
 class _Forward:
     """What a forward's attention chooses from."""
 
-    __slots__ = ("on", "order")
+    __slots__ = ("backends", "on", "order")
 
-    def __init__(self) -> None:
-        self.on, self.order = _chosen()
+    def __init__(self, backends: _Backends) -> None:
+        self.backends = backends
+        self.on, self.order = backends.chosen()
 
     def __enter__(self) -> None: ...
 
     def __exit__(self, *failure: object) -> None:
-        self.order = _order()
+        self.order = self.backends.order()
 
 
-@contextlib.contextmanager
-def _again(forward: _Forward) -> Iterator[None]:
-    before = _chosen()
-    _choose((forward.on, forward.order))
-    try:
-        yield
-    finally:
-        _choose(before)
+class _Again:
+    """Its recomputation."""
 
+    __slots__ = ("backends", "before", "forward")
 
-def _chosen() -> Choice:
-    import torch
+    def __init__(self, backends: _Backends, forward: _Forward) -> None:
+        self.backends, self.forward = backends, forward
 
-    on = {switch: getattr(torch._C, asked, None) for asked, switch in BACKENDS.items()}
-    return {switch: asked() for switch, asked in on.items() if asked is not None}, _order()
+    def __enter__(self) -> None:
+        self.before = self.backends.chosen()
+        self.backends.change(self.before, (self.forward.on, self.forward.order))
 
-
-def _order() -> list[int]:
-    """Of trying them, which torch knows from 2.6 on."""
-    import torch
-
-    order: list[int] = getattr(torch._C, "_get_sdp_priority_order", list)()
-    return order
-
-
-def _choose(chosen: Choice) -> None:
-    import torch
-
-    if chosen == _chosen():
-        return
-    on, order = chosen
-    for switch, value in on.items():
-        getattr(torch._C, switch)(value)
-    if order:
-        torch._C._set_sdp_priority_order(order)
+    def __exit__(self, *failure: object) -> None:
+        self.backends.change(self.backends.chosen(), self.before)

@@ -21,7 +21,6 @@ Upstream: https://github.com/ai2cm/ace/issues/539 (``torch.jit.script`` cannot b
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 
 from vlmpatch.api import Code, Patch
@@ -39,5 +38,18 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Run TorchScript as it is written in both."""
     import torch
 
-    as_written = functools.partial(torch.jit.optimized_execution, False)
-    run_in(patch, module, lambda: (as_written, as_written))
+    asks, sets = torch._C._get_graph_executor_optimize, torch._C._set_graph_executor_optimize
+
+    class AsWritten:
+        """``torch.jit.optimized_execution(False)`` without a generator: every block enters it twice."""
+
+        __slots__ = ("before",)
+
+        def __enter__(self) -> None:
+            self.before = asks()
+            sets(False)
+
+        def __exit__(self, *failure: object) -> None:
+            sets(self.before)
+
+    run_in(patch, module, lambda: (AsWritten, AsWritten))
