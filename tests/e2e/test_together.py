@@ -18,11 +18,11 @@ from tests.lab import envs, launch
 
 STACK = "tf457-ds0182"
 QUICK = ("evaluated-where-gathered-2", "child-of-a-rank-ends", "dropped-zero2", "flat-ddp")
-IMAGES = "_shared.distributed.largest_of_each"
+IMAGES = "_shared.distributed.reduced_to_largest"
 ORDER = "deepspeed.zero_uneven_gradients._agree"
 EXPERTS = "torch.fsdp2_sparse_experts.somewhere"
 TWO, PARTS, ACROSS = [[0, 1]], [[0, 1], [2, 3]], [[0, 2], [1, 3]]
-# What patches say in a case, and in which groups. ``largest_of_each`` is how patches agree on numbers.
+# What patches say in a case, and in which groups. ``reduced_to_largest`` is how patches agree on numbers.
 SAID: dict[str, dict[str, list[list[int]]]] = {
     **{f"{name}-2": {} for name in ("ensemble", "two-ddp")},
     **{name: {} for name in ("ensemble-3", "two-ddp-4", "averaged-by-hand", "sub-world-ddp")},
