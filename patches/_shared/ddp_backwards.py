@@ -4,9 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from weakref import ref
+
+from vlmpatch.api import Code, Unrecognised
+
+
+def look_for(code: Code, needed: Mapping[str, str]) -> None:
+    """Each function of ``needed`` must be there and hold its text.
+
+    Raises:
+        Unrecognised: one does not.
+    """
+    for name, text in needed.items():
+        if text not in (code.function(name) or ""):
+            raise Unrecognised(f"{name} in {code.path} has no {text}")
 
 
 def is_plain(ddp: Any) -> bool:

@@ -31,17 +31,17 @@ from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Code, Patch, Unrecognised, assign
+from vlmpatch.api import Code, Patch, assign
 
-from .._shared.ddp_backwards import at_backwards, at_its_end, is_finalized, is_plain
+from .._shared.ddp_backwards import at_backwards, at_its_end, is_finalized, is_plain, look_for
 from .._shared.failed_backward import Backward, collectives
 
 CLASS = "DistributedDataParallel"
 ID = "ddp-failed-backward"
 NEEDED = {
-    "forward": "self._post_forward(",
-    "_check_reducer_finalized": "self.reducer._check_reducer_finalized()",
-    "_update_process_group": "self.reducer._reset_state()",
+    f"{CLASS}.forward": "self._post_forward(",
+    f"{CLASS}._check_reducer_finalized": "self.reducer._check_reducer_finalized()",
+    f"{CLASS}._update_process_group": "self.reducer._reset_state()",
 }
 NOTED = (
     "the first backward under static_graph=True failed. DDP notes in it which parameters get gradients, and "
@@ -63,9 +63,7 @@ _noted: WeakSet[Any] = WeakSet()  # models a backward of which has ended
 
 def look(code: Code) -> str | None:
     """What is called must be there."""
-    for name, needed in NEEDED.items():
-        if needed not in (code.function(f"{CLASS}.{name}") or ""):
-            raise Unrecognised(f"{CLASS}.{name} in {code.path} has no {needed}")
+    look_for(code, NEEDED)
     return None
 
 

@@ -32,17 +32,17 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from vlmpatch.api import Code, Patch, Unrecognised, assign
+from vlmpatch.api import Code, Patch, assign
 
 from .._shared.all_or_none import AllOrNone
-from .._shared.ddp_backwards import at_backwards, at_its_end, is_finalized, is_plain, reached
+from .._shared.ddp_backwards import at_backwards, at_its_end, is_finalized, is_plain, look_for, reached
 from .._shared.distributed import largest_of_each
 
 CLASS = "DistributedDataParallel"
 NEEDED = {
-    "forward": "self._post_forward(",
-    "_post_forward": "self.reducer.prepare_for_backward(",
-    "_check_reducer_finalized": "self.reducer._check_reducer_finalized()",
+    f"{CLASS}.forward": "self._post_forward(",
+    f"{CLASS}._post_forward": "self.reducer.prepare_for_backward(",
+    f"{CLASS}._check_reducer_finalized": "self.reducer._check_reducer_finalized()",
 }
 ALONE = (
     "a second backward after one forward, or of the second of two forwards, ran here and not on every rank. "
@@ -76,9 +76,7 @@ _places: WeakKeyDictionary[Any, AllOrNone] = WeakKeyDictionary()  # of each proc
 
 def look(code: Code) -> str | None:
     """What is called must be there."""
-    for name, needed in NEEDED.items():
-        if needed not in (code.function(f"{CLASS}.{name}") or ""):
-            raise Unrecognised(f"{CLASS}.{name} in {code.path} has no {needed}")
+    look_for(code, NEEDED)
     return None
 
 
@@ -97,7 +95,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return output
 
     def begins(ddp: Any) -> None:
-        if _backwards[ddp].is_waited_for(torch._C._current_graph_task_id()):
+        if _backwards[ddp].is_waited_for(torch._C._current_graph_task_id()) or not patch.active:
             return
         if torch.is_grad_enabled():  # create_graph=True: gradients that a further backward goes through
             return
@@ -105,6 +103,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
             at_its_end(ddp, ends)
 
     def ends(ddp: Any) -> None:
+        if not is_finalized(
+            ddp
+        ):  # somebody had the reducer expect this one: what it reduces is still under way
+            return
         group = ddp.process_group
         place = _places.setdefault(group, AllOrNone(patch.id, group))
         if place.alone:

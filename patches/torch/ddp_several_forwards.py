@@ -36,7 +36,7 @@ from weakref import WeakKeyDictionary, ref
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-from .._shared.ddp_backwards import is_finalized, reached
+from .._shared.ddp_backwards import is_finalized, look_for, reached
 
 SINK = "_DDPSink"  # what the outputs of a DDP that searches go through
 ACCELERATOR, MODELS = "Accelerator", "_models"
@@ -87,9 +87,7 @@ def look(code: Code) -> str | None:
         if function is None or function.parameters[:2] != ("self", "loss") or MODELS not in code.source:
             raise Unrecognised(f"{ACCELERATOR}.backward in {code.path} is not as any known release has it")
         return None
-    for name, needed in NEEDED.items():
-        if needed not in (code.function(name) or ""):
-            raise Unrecognised(f"{name} in {code.path} has no {needed}")
+    look_for(code, NEEDED)
     return None
 
 

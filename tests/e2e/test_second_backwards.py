@@ -17,7 +17,13 @@ BARE = {
 }
 RIGHT = (
     *("one-forward-one-backward", "a-part-each", "averaged-by-hand-as-well", "a-gradient-of-the-input"),
-    *("second-in-no-sync", "on-one-rank", "after-one-rank"),
+    *(
+        "a-gradient-of-the-input-first",
+        "expected-by-hand",
+        "second-in-no-sync",
+        "on-one-rank",
+        "after-one-rank",
+    ),
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 if "--patched" in sys.argv:
@@ -20,8 +20,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+WIDTH = 20_000
 CASES: dict[str, Callable[[Any, torch.Tensor], None]] = {}
 SEARCHED = ("searched-less", "searched-alike")
+ONCE = ("one-forward-one-backward", "a-part-each", "a-gradient-of-the-input-first", "expected-by-hand")
 LOCAL = ("second-in-no-sync", "on-one-rank", "after-one-rank")  # what is added last stays where it is
 
 
@@ -31,16 +33,19 @@ def case(function: Callable[[Any, torch.Tensor], None]) -> Callable[[Any, torch.
 
 
 class Net(torch.nn.Module):  # type: ignore[misc]  # torch is not where mypy runs
-    """Two layers of which a caller may pass one by; it also returns what lies between."""
+    """Two layers of which a caller may pass one by; it also returns what lies between.
+
+    Wide enough for a reduction to take longer than what follows it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.one, self.two = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+        self.one, self.two = torch.nn.Linear(4, WIDTH), torch.nn.Linear(WIDTH, 4)
 
     def forward(self, x: torch.Tensor, passed_by: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
         between = self.one(x)
-        return between, between if passed_by else self.two(between)
+        return between, between if passed_by else self.two(between / WIDTH**0.5)
 
 
 def losses(model: Any, x: torch.Tensor) -> list[torch.Tensor]:
@@ -100,6 +105,26 @@ def a_gradient_of_the_input(model: Any, x: torch.Tensor) -> None:
     loss = model(given)[1].pow(2).mean()
     loss.backward(retain_graph=True)
     torch.autograd.grad(loss, given)
+
+
+@case
+def a_gradient_of_the_input_first(model: Any, x: torch.Tensor) -> None:
+    """As a penalty on it takes it: the backward that the reducer waits for is the next one."""
+    given = x.clone().requires_grad_()
+    loss = model(given)[1].pow(2).mean()
+    torch.autograd.grad(loss, given, retain_graph=True)
+    loss.backward()
+
+
+@case
+def expected_by_hand(model: Any, x: torch.Tensor) -> None:
+    """What threads advise (https://github.com/pytorch/pytorch/issues/80832)."""
+    loss = model(x)[1].pow(2).mean()
+    loss.backward(retain_graph=True)
+    if isinstance(model, DistributedDataParallel):
+        model.reducer._rebuild_buckets()
+        model.reducer.prepare_for_backward([])
+    (3 * loss).backward()
 
 
 @case
@@ -164,18 +189,43 @@ def gradients(module: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
-def is_right(name: str) -> bool:
-    """Whether two steps of the case leave this rank the gradients they should."""
+def is_right(name: str, *, view: bool) -> bool:
+    """Whether two steps of the case leave this rank the gradients they should.
+
+    Args:
+        name: of the case.
+        view: gradients lie in the memory that DDP reduces.
+    """
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(dist.get_rank() + 1))
-    alone, ddp = Alone(), DistributedDataParallel(Net(), find_unused_parameters=name in SEARCHED)
+    alone, searches = Alone(), name in SEARCHED
+    ddp = DistributedDataParallel(Net(), find_unused_parameters=searches, gradient_as_bucket_view=view)
     for _ in range(2):
         for model in (alone, ddp):
             model.module.zero_grad()
-            CASES[name](model, x)
+            with counted_all_reduces() as counted:
+                CASES[name](model, x)
+    if name in ONCE and counted:
+        return False  # DDP reduces these itself, in another way: in the same memory that would be a race
     if name in LOCAL:
         return not same_on_every_rank(gradients(ddp.module))
     average(alone.module)
     return bool(torch.allclose(gradients(ddp.module), gradients(alone.module), atol=1e-6))
+
+
+@contextlib.contextmanager
+def counted_all_reduces() -> Iterator[list[str]]:
+    """Those that Python asks for; DDP's reducer asks in C++."""
+    counted, original = [], dist.all_reduce
+
+    def all_reduce(*args: Any, **kwargs: Any) -> Any:
+        counted.append("all_reduce")
+        return original(*args, **kwargs)
+
+    dist.all_reduce = all_reduce
+    try:
+        yield counted
+    finally:
+        dist.all_reduce = original
 
 
 def same_on_every_rank(values: torch.Tensor) -> bool:
@@ -191,7 +241,7 @@ def main() -> None:
         if name in LOCAL[1:] and "--patched" in sys.argv:
             setattr(sys.modules["vlmpatch.patches._shared.all_or_none"], "WAIT", 2.0)  # noqa: B010
         try:
-            right = torch.tensor(int(is_right(name)))
+            right = torch.tensor(int(is_right(name, view=False) and is_right(name, view=True)))
             dist.all_reduce(right, op=dist.ReduceOp.MIN)
             word = "right" if right else "wrong"
         except RuntimeError as error:
