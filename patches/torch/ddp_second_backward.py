@@ -103,9 +103,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             at_its_end(ddp, ends)
 
     def ends(ddp: Any) -> None:
-        if not is_finalized(
-            ddp
-        ):  # somebody had the reducer expect this one: what it reduces is still under way
+        if not is_finalized(ddp):  # the reducer was told to expect this one, and has not yet ended
             return
         group = ddp.process_group
         place = _places.setdefault(group, AllOrNone(patch.id, group))
