@@ -51,7 +51,9 @@ PAST_THE_ENGINE = {
 # A module of the user's own around the model, which asks its tower for more: see wrappers.py.
 WRAPPERS = (
     *("wrapper", "wrapper-before", "wrapper-several", "wrapper-embedded", "wrapper-detached"),
-    "wrapper-own",  # a model of the user's own, which is around the parts of another
+    # A model of the user's own, around the parts of another; its parts by the names of others, or by its own.
+    *("wrapper-own", "wrapper-bridge"),
+    *("wrapper-own-tuned", "wrapper-bridge-tuned"),  # and LoRA around it
 )
 SCENARIOS = (
     *("", "resume", "resume-within", "no_sync", "extra", "frozen", "projector", "biases", "dummy-first"),

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from vlmpatch_lab.cell import Cell
-from vlmpatch_lab.wrappers import WRAPPERS
+from vlmpatch_lab.wrappers import TUNED, WRAPPERS
 
 try:  # cells that need what is missing here fail, the others run
     import peft
@@ -56,6 +56,8 @@ def prepare(cell: Cell, folder: Path) -> Any:
         for name, parameter in model.named_parameters():
             parameter.requires_grad_(TRAINED[cell.scenario](name))
     lora = cell.tuning != "full"
+    if cell.scenario in TUNED:
+        model = TUNED[cell.scenario](model)
     if lora:
         saved = ["merger"] if cell.tuning == "lora_saved" else None
         only = EXPERTS.get(cell.tuning)
@@ -63,7 +65,8 @@ def prepare(cell: Cell, folder: Path) -> Any:
         if cell.tuning == "adalora":  # without a task PEFT passes by what AdaLoRA adds to the loss
             model = add_lora(model, vision, task="CAUSAL_LM", ranks=RANKS)
         else:
-            model = add_lora(model, vision, saved=saved, only=only)
+            task = "CAUSAL_LM" if cell.scenario in TUNED else None
+            model = add_lora(model, vision, saved=saved, task=task, only=only)
     arguments: dict[str, tuple[Any, ...]] = {
         "default": (),
         "empty": ({},),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import transformers
 from transformers.modeling_outputs import CausalLMOutput
 
 WEIGHT = 0.1  # of the second loss
@@ -96,32 +97,83 @@ class Detached(After):
         return super().second(features.detach())
 
 
-class Own(torch.nn.Module):  # type: ignore[misc]
-    """A model in code of one's own, of LLaVA's parts: it runs its tower where there are pixels."""
+class Assembled(torch.nn.Module):  # type: ignore[misc]
+    """A model in code of one's own, of LLaVA's parts, which does for them what tuning asks of a model."""
+
+    prepare_inputs_for_generation = None  # PEFT looks for it
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.config, self.lm_head = model.config, model.lm_head
-        self.vision_tower = model.model.vision_tower
+        self.config = model.config
         # Of its own no weight is left that no image trains: its optimizer would decay it.
-        del self.vision_tower.vision_model.encoder.layers[-1:]
-        self.vision_tower.vision_model.post_layernorm = torch.nn.Identity()
+        tower = model.model.vision_tower
+        del tower.vision_model.encoder.layers[-1:]
+        tower.vision_model.post_layernorm = torch.nn.Identity()
+
+    def gradient_checkpointing_enable(self, *arguments: Any) -> None:
+        for part in self.of_transformers():
+            part.gradient_checkpointing_enable(*arguments)
+
+    def enable_input_require_grads(self) -> None:
+        for part in self.of_transformers():
+            part.enable_input_require_grads()
+
+    def of_transformers(self) -> list[Any]:
+        return [part for part in self.children() if isinstance(part, transformers.PreTrainedModel)]
+
+    def put(self, features: Any, ids: Any, embeds: Any) -> Any:
+        """``features`` in place of the words that stand for images."""
+        places = (ids == self.config.image_token_id)[..., None].expand_as(embeds)
+        return embeds.masked_scatter(places, features.to(embeds.dtype))
+
+
+class Own(Assembled):
+    """By the names that its parts have in LLaVA: it runs its tower where there are pixels."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.lm_head = model.lm_head
+        self.vision_tower = model.model.vision_tower
         self.multi_modal_projector = model.model.multi_modal_projector
         self.language_model = model.model.language_model
 
     def forward(
-        self, input_ids: Any = None, pixel_values: Any = None, labels: Any = None, attention_mask: Any = None
+        self,
+        input_ids: Any = None,
+        pixel_values: Any = None,
+        labels: Any = None,
+        attention_mask: Any = None,
+        **more: Any,
     ) -> Any:
         embeds = self.language_model.get_input_embeddings()(input_ids)
         if pixel_values is not None:
             seen = self.vision_tower(pixel_values).last_hidden_state
-            features = self.multi_modal_projector(seen[:, 1:])
-            places = (input_ids == self.config.image_token_id)[..., None].expand_as(embeds)
-            embeds = embeds.masked_scatter(places, features.to(embeds.dtype))
+            embeds = self.put(self.multi_modal_projector(seen[:, 1:]), input_ids, embeds)
         hidden = self.language_model(inputs_embeds=embeds, attention_mask=attention_mask).last_hidden_state
         logits = self.lm_head(hidden)
         loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
         return CausalLMOutput(loss=loss, logits=logits)
+
+
+class Bridge(Assembled):
+    """By names of its own, in front of a whole model of text, whose loss is its own."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.eyes = model.model.vision_tower
+        self.bridge = model.model.multi_modal_projector
+        self.llm = transformers.LlamaForCausalLM(model.config.text_config)
+        self.llm.model, self.llm.lm_head = model.model.language_model, model.lm_head
+
+    def forward(self, input_ids: Any, pixel_values: Any = None, **batch: Any) -> Any:
+        embeds = self.llm.get_input_embeddings()(input_ids)
+        if pixel_values is not None:
+            embeds = self.put(self.seen(pixel_values), input_ids, embeds)
+        kept = {name: batch[name] for name in ("attention_mask", "labels") if name in batch}
+        return self.llm(inputs_embeds=embeds, **kept)
+
+    def seen(self, pixel_values: Any) -> Any:
+        return self.bridge(self.eyes(pixel_values).last_hidden_state[:, 1:])
 
 
 WRAPPERS: dict[str, Callable[[Any], torch.nn.Module]] = {
@@ -131,4 +183,10 @@ WRAPPERS: dict[str, Callable[[Any], torch.nn.Module]] = {
     "wrapper-embedded": Embedded,
     "wrapper-detached": Detached,
     "wrapper-own": Own,
+    "wrapper-bridge": Bridge,
+}
+# LoRA around the module of the user's own, not around the model in it.
+TUNED: dict[str, Callable[[Any], torch.nn.Module]] = {
+    "wrapper-own-tuned": Own,
+    "wrapper-bridge-tuned": Bridge,
 }

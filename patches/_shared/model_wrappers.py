@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 from .towers import PIXELS, outside, parameters_of, path_of
 
@@ -13,6 +14,10 @@ MAKE_FEATURES = {"get_image_features", "get_video_features", "get_audio_features
 _LIBRARIES = ("torch", "transformers", "peft", "deepspeed", "accelerate")
 # What a model of others runs for an image, before its language model: LLaVA's parts, Idefics' parts.
 _TOWERS = ({"vision_tower", "multi_modal_projector"}, {"vision_model", "connector"})
+# One of which a forward says that is given more than a text.
+_MEDIA = ("pixel", "image", "video", "vision", "visual", "audio", "speech", "sound")
+_HEADS = ("head", "score", "classifier")  # named before the model whose output they are called on
+EMBEDDINGS = "inputs_embeds"
 
 
 def wrapper_in(root: Any) -> Any:
@@ -20,16 +25,48 @@ def wrapper_in(root: Any) -> Any:
     return next((module for module in root.modules() if calls_a_tower(module) or own_towers(module)), None)
 
 
-def own_towers(module: Any) -> set[str]:
+def called_as(wrapper: Any, root: Any) -> list[Any]:
+    """The modules in ``root`` whose call is a forward of ``wrapper``.
+
+    PEFT's tuner around a model calls its forward by itself, so that no hook of the model runs.
+    """
+    return [module for module in root.modules() if module is wrapper or _is_tuner_of(wrapper, module)]
+
+
+def _is_tuner_of(wrapper: Any, module: Any) -> bool:
+    of_peft = type(module).__module__.partition(".")[0] == "peft"
+    return of_peft and any(child is wrapper for child in module.children())
+
+
+def own_towers(module: Any) -> list[str]:
     """The children that ``module`` runs for an image, if it is a model in code of others; else none."""
     own = own_classes(type(module))
     if not own or any(path_of(cls) is not None for cls in type(module).__mro__):
-        return set()
+        return []
+    children, said = dict(module.named_children()), said_in_forward(own)
+    run = [name for name in said.names if name in children]
     asked = next((parameters_of(cls) for cls in own if "forward" in vars(cls)), ())
-    if not {*PIXELS} & {*asked}:
-        return set()
-    run = names_of_forward(own) & {name for name, _ in module.named_children()}
-    return next((parts for parts in _TOWERS if parts <= run), set())
+    known = next((parts for parts in _TOWERS if parts <= {*run} and {*PIXELS} & {*asked}), None)
+    return [name for name in run if name in known] if known else _before_its_language(run, children, said)
+
+
+def _before_its_language(run: list[str], children: dict[str, Any], said: Said) -> list[str]:
+    """Those before the language model of transformers to which the forward hands embeddings."""
+    media = any(word in name for name in (*said.names, *said.words) for word in _MEDIA)
+    if not media or EMBEDDINGS not in said.words:
+        return []
+    languages = [name for name in run if _takes_embeddings(children[name])]
+    before = run[: run.index(languages[-1])] if languages else []
+    towers = [name for name in before if not any(word in name for word in _HEADS)]
+    return [name for name in towers if any(True for _ in children[name].parameters())]
+
+
+def _takes_embeddings(part: Any) -> bool:
+    return any(
+        any(base.__name__ == "PreTrainedModel" for base in type(inner).__mro__)
+        and EMBEDDINGS in inspect.signature(type(inner).forward).parameters
+        for inner in part.modules()
+    )
 
 
 def calls_a_tower(module: Any) -> bool:
@@ -62,27 +99,45 @@ def own_classes(cls: type) -> list[type]:
     ]
 
 
+class Said(NamedTuple):
+    """What a forward says, with the methods of its class that it names."""
+
+    names: dict[
+        str, None
+    ]  # in the order in which it says them last: a text is embedded before the towers run
+    words: set[str]  # its parameters, and texts: of arguments by name, too
+
+
 def names_of_forward(own: list[type]) -> set[str]:
     """Every name in the forward of ``own``, and in the methods of theirs that it names."""
-    names: set[str] = set()
-    left, seen = ["forward"], {"forward"}
-    while left:
-        names |= _names_of_method(own, left.pop())
-        new = {name for name in names - seen if any(name in vars(cls) for cls in own)}
-        left += new
-        seen |= new
-    return names
+    return {*said_in_forward(own).names}
 
 
-def _names_of_method(own: list[type], method: str) -> set[str]:
+def said_in_forward(own: list[type]) -> Said:
+    """The same, in order, and with more than names."""
+    said = Said({}, set())
+    _read(own, "forward", said, {"forward"})
+    return said
+
+
+def _read(own: list[type], method: str, said: Said, seen: set[str]) -> None:
+    for code in _codes_of_method(own, method):
+        said.words.update(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount], _texts(code))
+        for name in _names(code):
+            said.names.pop(name, None)
+            said.names[name] = None
+            if name not in seen and any(name in vars(cls) for cls in own):
+                seen.add(name)
+                _read(own, name, said, seen)
+
+
+def _codes_of_method(own: list[type], method: str) -> Iterator[CodeType]:
     """Those of its bases too, as far as ``super()`` leads."""
-    found: set[str] = set()
     for code in (_code(vars(cls).get(method)) for cls in own):
-        names = {*_names(code)} if code is not None else {"super"}
-        found |= names
-        if "super" not in names:
-            break
-    return found
+        if code is not None:
+            yield code
+            if "super" not in _names(code):
+                break
 
 
 def _code(method: Any) -> CodeType | None:
@@ -92,8 +147,18 @@ def _code(method: Any) -> CodeType | None:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """With those of the functions within it."""
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
+    """In the order of its source, with those of the functions within it."""
+    for step in dis.get_instructions(code):
+        if isinstance(step.argval, CodeType):
+            yield from _names(step.argval)
+        elif step.opcode in dis.hasname:
+            yield step.argval
+
+
+def _texts(code: CodeType) -> Iterator[str]:
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _texts(value)
+        yield from (
+            text for text in (value if isinstance(value, tuple) else (value,)) if isinstance(text, str)
+        )

@@ -6,7 +6,8 @@ batch has an image and another's has none, although a model of transformers runs
 embedding or a reward, whose forward calls ``get_image_features`` or the tower once more under
 ``if pixel_values is not None``. Or the model is no model of transformers: code of others, a checkpoint's own
 included, whose forward runs its ``vision_tower`` and ``multi_modal_projector``, or its ``vision_model`` and
-``connector``, for an image alone (Aria's and Mantis' training programs).
+``connector``, for an image alone (Aria's and Mantis' training programs); or whose forward runs parts by names
+of its own, and hands the embeddings that it made to a language model of transformers.
 
 Why: those calls gather weights, and a gather takes every rank. The same holds for a head that is called on
 the features alone.
@@ -20,8 +21,9 @@ the rank that did tells it. Then all ask again. What came out is tied to what th
 rank, in a way that passes zeros back and adds no number, so that a backward gathers alike everywhere. Random
 numbers and buffers are what they would have been.
 
-Of a model of others the parts are its children. Where its ranks run them alike, as where its code runs the
-tower on something blank for a text, nothing is run beside them. What came out is tied to the
+Of a model of others the parts are its children, and what they have outside of their blocks. Where its ranks
+run them alike, as where its code runs the tower on something blank for a text, nothing is run beside them. A
+model in PEFT's is one, too, whose tuner calls its forward past its hooks. What came out is tied to the
 ``inputs_embeds`` that its language model is given: of one frozen but for LoRA they decide how far the
 backward goes. All that comes out of a tower is tied: a layer that no image trains gets zeros where it would
 get nothing, so that a weight decay acts on it.
@@ -29,7 +31,7 @@ get nothing, so that a weight decay acts on it.
 Left alone: one process; a module that is no wrapper of a model which ``batches-without-images`` knows, nor a
 model of others with such parts, or whose forward, with the methods it calls, names no tower; what nobody
 gathers (DDP, ZeRO-1 and 2, weights that are whole); what is compiled; one with a ``SyncBatchNorm``, which
-counts what a stand-in brings; a part without weights.
+counts what a stand-in brings; a part without weights, or whose weights nobody shards.
 Not fixed: a call outside of the wrapper's forward, as in a trainer's ``compute_loss``; one that the wrapper
 checkpoints by itself; arguments beside tensors, numbers, words and what holds them, which a warning names.
 
@@ -53,7 +55,9 @@ from .._shared.compiling import compiling
 from .._shared.distributed import largest_of_each, rank, reduced_to_largest, world
 from .._shared.missing_gradients import from_nothing
 from .._shared.model_wrappers import (
+    EMBEDDINGS,
     MAKE_FEATURES,
+    called_as,
     models_in,
     names_of_forward,
     own_classes,
@@ -73,7 +77,6 @@ _TOLD = {
 }
 _COMPILED = ("_orig_mod", "_compiled_call_impl")
 _END = 0  # what a rank is about to do where its forward is over
-_EMBEDDINGS = "inputs_embeds"
 _LENGTH = 1 << 40  # more bytes than any call has
 
 
@@ -103,16 +106,18 @@ def _wrap_to_find(patch: Patch, owner: type, name: str, argument: Argument) -> N
         told = argument.of(args, kwargs)
         original(self, *args, **kwargs)
         for module in told if isinstance(told, (tuple, list)) else (told,):
-            wrapper = wrapper_in(module)
-            if wrapper is not None and not _is_watched(wrapper, patch):
-                _watched[wrapper] = ref(_Wrapper(patch, wrapper))
+            if (wrapper := wrapper_in(module)) is not None:
+                _watch(patch, wrapper).calls_of(called_as(wrapper, module))
 
     patch.wrap(owner, name, set_up)
 
 
-def _is_watched(wrapper: Any, patch: Patch) -> bool:
+def _watch(patch: Patch, wrapper: Any) -> _Wrapper:
     known = _watched[wrapper]() if wrapper in _watched else None
-    return known is not None and known.patch is patch
+    if known is None or known.patch is not patch:
+        known = _Wrapper(patch, wrapper)
+        _watched[wrapper] = ref(known)
+    return known
 
 
 # --- what a wrapper calls ---------------------------------------------------------------------------------
@@ -190,16 +195,28 @@ class _Wrapper:
         self.off = False
         self.forward: _Forward | None = None
         self.tracing = compiling()
-        patch.hook(module.register_forward_pre_hook, self.begin, with_kwargs=True, prepend=True)
-        patch.hook(module.register_forward_hook, self.end, prepend=True, always_call=True)
+        self.called_as: list[ref[Any]] = []  # the modules whose call is a forward of it; none of a copy's
 
-    def begin(self, module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        """Forward pre-hook of the wrapper."""
+    def calls_of(self, modules: list[Any]) -> None:
+        """From now on a call of these is a forward of the wrapper."""
+        for module in modules:
+            if not self.is_called_as(module):
+                self.called_as.append(ref(module))
+                hook = self.patch.hook
+                hook(module.register_forward_pre_hook, self.begin, with_kwargs=True, prepend=True)
+                hook(module.register_forward_hook, self.end, prepend=True, always_call=True)
+
+    def is_called_as(self, module: Any) -> bool:
+        """Whether a call of ``module`` is a forward of the wrapper."""
+        return any(known() is module for known in self.called_as)
+
+    def begin(self, called: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Forward pre-hook of what is called."""
         import torch
 
         self.forward = None
-        copied, again = module is not self.module(), torch._C._current_graph_task_id() != -1
-        if self.off or copied or again or self.tracing() or world() == 1:
+        module, again = self.module(), torch._C._current_graph_task_id() != -1
+        if self.off or again or not self.is_called_as(called) or self.tracing() or world() == 1:
             return
         if not (groups := waiting_groups([module])):
             return
@@ -215,12 +232,13 @@ class _Wrapper:
         self.off = any(isinstance(part, SyncBatchNorm) or _is_compiled(part) for part in every)
         if self.off:
             return
-        self.towers = towers = {id(getattr(module, name)) for name in own_towers(module)}
-        parts = [*module.children()] if towers else _outside_blocks(module)
-        # Nothing is gathered for a part without weights: what it counts is its own rank's.
-        watched = [part for part in parts if any(True for _ in part.parameters())]
+        own, models = [getattr(module, name) for name in own_towers(module)], models_in(module)
+        self.towers = towers = {id(inner) for tower in own for inner in tower.modules()}
+        # Nothing is gathered for a part whose weights nobody shards: what it counts is its own rank's.
+        parts = _outside_blocks(module, [module] if towers else models)
+        watched = [part for part in parts if sharding([part])]
         self.parts = [_Part(part) for part in watched]
-        for model in models_in(module):
+        for model in models:
             _callers[model] = ref(self)
             self.parts += _wrap_methods(self.patch, model)
         # What a language model is given can be a cache, of which no rank is told: a tower comes before it.
@@ -238,10 +256,10 @@ class _Wrapper:
         if forward is None or forward.inside != _Part(module) or not self.towers or id(module) in self.towers:
             return None
         # Of a language model frozen but for LoRA, what it is given decides how far its backward goes.
-        if (given := forward.tied(self.module(), kwargs.get(_EMBEDDINGS))) is None:
+        if (given := forward.tied(self.module(), kwargs.get(EMBEDDINGS))) is None:
             return None
         forward.clear()
-        return args, {**kwargs, _EMBEDDINGS: given}
+        return args, {**kwargs, EMBEDDINGS: given}
 
     def after(self, module: Any, args: Any, output: Any) -> None:
         """Forward hook of its modules."""
@@ -262,28 +280,27 @@ class _Wrapper:
             forward.inside = None
             forward.note(part, output)
 
-    def end(self, module: Any, args: Any, output: Any) -> Any:
-        """Forward hook of the wrapper; nothing comes out where an error went through it."""
+    def end(self, called: Any, args: Any, output: Any) -> Any:
+        """Forward hook of the same; nothing comes out where an error went through it."""
         forward, self.forward = self.forward, None
         if forward is None or output is None:
             return None
         forward.agree(_END, None)
-        return forward.tied(module, output)
+        return forward.tied(self.module(), output)
 
 
-def _outside_blocks(wrapper: Any) -> list[Any]:
-    known = {id(part) for part in _within_blocks(wrapper)}
+def _outside_blocks(wrapper: Any, models: list[Any]) -> list[Any]:
+    known = {id(part) for model in models for part in _within_blocks(model)}
     return [part for part in wrapper.modules() if part is not wrapper and id(part) not in known]
 
 
-def _within_blocks(wrapper: Any) -> Iterator[Any]:
-    """The insides of the numbered blocks of the model: a wrapper calls towers and heads, not these."""
+def _within_blocks(model: Any) -> Iterator[Any]:
+    """The insides of its numbered blocks: a wrapper calls towers and heads, not these."""
     from torch.nn import ModuleList
 
-    for model in models_in(wrapper):
-        for blocks in model.modules():
-            if isinstance(blocks, ModuleList):
-                yield from (inner for block in blocks for inner in block.modules() if inner is not block)
+    for blocks in model.modules():
+        if isinstance(blocks, ModuleList):
+            yield from (inner for block in blocks for inner in block.modules() if inner is not block)
 
 
 def _is_compiled(module: Any) -> bool:

@@ -127,6 +127,14 @@ ROWS = {
         cell={"scenario": "wrapper", "accumulation": 2},
         engines=(*ZERO, "fsdp1", "fsdp2"),
     ),
+    # A model of the user's own, in front of a language model of transformers.
+    "bridge": Row(
+        "objectives",
+        kind="llava",
+        data="mixed",
+        cell={"scenario": "wrapper-bridge", "accumulation": 2},
+        engines=(*ZERO, "fsdp1", "fsdp2"),
+    ),
     # --- parallelism
     "hpz": Row("parallelism", cell={"world": 4, "zero": {"zero_hpz_partition_size": 2}}, engines=("zero3",)),
     "ulysses": Row("parallelism", **SLICED, objective="gathered"),

@@ -18,6 +18,9 @@ class Module:
         vars(self).update(children)
         self._children = children
 
+    def parameters(self) -> Iterator[Any]:
+        yield object()
+
     def children(self) -> list[Any]:
         return [*self._children.values()]
 
@@ -148,7 +151,7 @@ class OfOthers(Module):
 def test_a_model_of_others_is_found_by_what_its_forward_runs() -> None:
     model = OfOthers()
     assert wrappers.wrapper_in(Module(inner=model)) is model
-    assert wrappers.own_towers(model) == {"vision_tower", "multi_modal_projector"}
+    assert {*wrappers.own_towers(model)} == {"vision_tower", "multi_modal_projector"}
 
 
 def test_one_that_is_given_no_pixels_or_runs_no_tower_is_none() -> None:
@@ -166,3 +169,88 @@ def test_one_that_is_given_no_pixels_or_runs_no_tower_is_none() -> None:
 
     parts = {"vision_tower": Module(), "multi_modal_projector": Module()}
     assert not any(map(wrappers.own_towers, (Text(), Elsewhere(), OfALibrary(**parts))))
+
+
+class PreTrainedModel(Module):
+    """What a model of transformers is known by."""
+
+
+class Language(PreTrainedModel):
+    def forward(self, input_ids: Any = None, inputs_embeds: Any = None) -> Any:
+        return inputs_embeds
+
+
+class Bridge(Module):
+    """A model in code of others, by names of its own, in front of a language model of transformers."""
+
+    def __init__(self) -> None:
+        made = {"llm": Language(), "eyes": Module(), "bridge": Module(), "head": Module(), "ears": Module()}
+        super().__init__(**made)
+        self.llm: Any
+        self.eyes: Any
+        self.bridge: Any
+        self.head: Any
+
+    def forward(self, words: Any, images: Any = None) -> Any:
+        embeds = self.llm.embed(words)
+        if images is not None:
+            embeds = embeds + self.seen(images)
+        return self.head(self.llm(inputs_embeds=embeds))
+
+    def seen(self, images: Any) -> Any:
+        return self.bridge([self.eyes(image) for image in images])
+
+
+def test_of_a_model_in_front_of_another_the_towers_are_what_runs_before_that() -> None:
+    model = Bridge()
+    assert wrappers.wrapper_in(Module(inner=model)) is model
+    assert {*wrappers.own_towers(model)} == {"eyes", "bridge"}
+
+
+def test_without_pictures_embeddings_or_a_language_model_there_are_none() -> None:
+    class Words(Bridge):
+        """A prompt that is trained."""
+
+        def forward(self, words: Any) -> Any:  # type: ignore[override]
+            return self.llm(inputs_embeds=self.bridge(words))
+
+    class Ids(Bridge):
+        def forward(self, words: Any, images: Any = None) -> Any:
+            return self.llm(words) + self.bridge(images)
+
+    class After(Bridge):
+        """Around a model that has its towers inside."""
+
+        def forward(self, words: Any, images: Any = None) -> Any:
+            return self.head(self.llm(inputs_embeds=words, pixel_values=images))
+
+    class NoLanguage(Bridge):
+        def forward(self, words: Any, images: Any = None) -> Any:
+            return self.head(inputs_embeds=self.bridge(images))
+
+    assert not any(map(wrappers.own_towers, (Words(), Ids(), After(), NoLanguage())))
+
+
+def test_of_two_models_that_take_embeddings_the_first_is_a_tower() -> None:
+    class Queried(Bridge):
+        def __init__(self) -> None:
+            super().__init__()
+            self._children["former"] = Language()
+
+        def forward(self, words: Any, images: Any = None) -> Any:
+            seen = self.former(inputs_embeds=images)  # type: ignore[attr-defined]
+            return self.llm(inputs_embeds=words + seen)
+
+    assert wrappers.own_towers(Queried()) == ["former"]
+
+
+class Tuner(Module):
+    __module__ = "peft.tuners.lora.model"
+
+
+def test_a_model_is_called_by_what_calls_its_forward_too() -> None:
+    model = Bridge()
+    tuner = Tuner(model=model)
+    root = Module(base_model=tuner)
+    assert wrappers.called_as(model, root) == [tuner, model]
+    assert wrappers.called_as(model, Module(inner=model)) == [model]

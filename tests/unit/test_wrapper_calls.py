@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import threading
 from types import SimpleNamespace
@@ -34,6 +35,9 @@ class Watcher:
         self.patch = handle
         module.watchers.append(self)
 
+    def calls_of(self, modules: list[Wrapper]) -> None:
+        """It watches from the beginning."""
+
 
 def test_a_wrapper_is_watched_once_and_anew_after_an_undo(monkeypatch: pytest.MonkeyPatch) -> None:
     class Offload:
@@ -42,6 +46,7 @@ def test_a_wrapper_is_watched_once_and_anew_after_an_undo(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(patch, "_Wrapper", Watcher)
     monkeypatch.setattr(patch, "wrapper_in", lambda module: module)
+    monkeypatch.setattr(patch, "called_as", lambda wrapper, module: [module])
     journal, wrapper = Journal(), Wrapper()
     for times in (1, 2):
         handle = Patch("p", journal)
@@ -49,6 +54,31 @@ def test_a_wrapper_is_watched_once_and_anew_after_an_undo(monkeypatch: pytest.Mo
         Offload(wrapper), Offload(module=wrapper)
         assert len(wrapper.watchers) == times, "an undo has taken the hooks of the former away"
         journal.rollback(["p"])
+
+
+class Hooked:
+    """A module that keeps the hooks it is given."""
+
+    def __init__(self) -> None:
+        self.hooks: list[Any] = []
+
+    def register_forward_pre_hook(self, hook: Any, **_: Any) -> Any:
+        self.hooks.append(hook)
+        return SimpleNamespace(remove=lambda: None)
+
+    register_forward_hook = register_forward_pre_hook
+
+
+def test_what_calls_the_forward_is_hooked_once_and_a_copy_is_not_taken_for_it() -> None:
+    journal, tuner = Journal(), Hooked()
+    wrapper = patch._Wrapper.__new__(patch._Wrapper)
+    wrapper.patch, wrapper.called_as = Patch("p", journal), []
+    wrapper.calls_of([tuner])
+    wrapper.calls_of([tuner])
+    assert len(tuner.hooks) == 2
+    assert wrapper.is_called_as(tuner)
+    assert [known() for known in copy.deepcopy(wrapper.called_as)] == [tuner]
+    assert not wrapper.is_called_as(Hooked())
 
 
 class Group:
