@@ -107,8 +107,9 @@ class Assembled(torch.nn.Module):  # type: ignore[misc]
         self.config = model.config
         # Of its own no weight is left that no image trains: its optimizer would decay it.
         tower = model.model.vision_tower
-        del tower.vision_model.encoder.layers[-1:]
-        tower.vision_model.post_layernorm = torch.nn.Identity()
+        tower = getattr(tower, "vision_model", tower)  # transformers 5.2x has nothing between
+        del tower.encoder.layers[-1:]
+        tower.post_layernorm = torch.nn.Identity()
 
     def gradient_checkpointing_enable(self, *arguments: Any) -> None:
         for part in self.of_transformers():

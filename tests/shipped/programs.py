@@ -272,9 +272,10 @@ def _of_engine(engine: str, out: Path, zero: Mapping[str, Any]) -> list[str]:
             "stage": int(engine[-1]),
             "overlap_comm": False,
             "stage3_gather_16bit_weights_on_model_save": True,  # as the repositories' own configurations say
+            **zero.get("zero_optimization", {}),
         },
         "zero_allow_untested_optimizer": True,
-        **zero,
+        **{name: value for name, value in zero.items() if name != "zero_optimization"},
     }
     path = out / "deepspeed.json"
     path.write_text(json.dumps(config))
