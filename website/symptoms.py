@@ -23,6 +23,7 @@ BYTES = {"w": r"A-Za-z0-9_", "d": "0-9", "s": r" \t\n\r\f\v", "n": r"\n"}
 _TOKEN = re.compile(r"\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
+    *("_ESCAPED", "_BACKSLASH", "_OPENS", "_DIGITS", "_TRACED", "_FENCE", "_PRINTED"),
     *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
     *(
@@ -41,7 +42,7 @@ _READ = (
 
 _LIMITS: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (logs, ("ENDS",)),
-    (messages, ("LINES", "SOURCES", "WIDE", "LOOSE")),
+    (messages, ("LINES", "SOURCES", "WIDE", "LOOSE", "BELOW", "PREFIXES", "PREFIX", "REACH")),
     (diagnose, ("KEPT", "TEXT", "ALIKE", "GONE_ON", "COLLECTIVES", "APART", "TITLE", "NAMES")),
     (language, ("RUN", "LEFT", "NAMED", "WRAPPED")),
     (lines, ("LINE", "NARROWEST", "WIDEST", "COLUMNS", "BROKEN")),
@@ -71,6 +72,8 @@ def known() -> dict[str, Any]:
         "titleWarns": vocabulary.read().stems(diagnose._WARNS),
         "ownTraces": diagnose._OWN_TRACES,
         "chained": messages._CHAINED,
+        "launchers": messages._LAUNCHERS,
+        "saysAll": sorted(diagnose._SAYS_ALL),
         "grounds": [_ground(each) for each in grounds.read().listed],
         "parts": grounds.read().parts,
         "partsAlone": grounds.read().within,

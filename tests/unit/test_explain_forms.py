@@ -10,6 +10,7 @@ import io
 import json
 import lzma
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -56,6 +57,10 @@ def a_table(text: str) -> bytes:
     """As pages that show a file have it."""
     rows = (f"<td>{at}</td><td>{html.escape(line)}</td>" for at, line in enumerate(text.split("\n"), 1))
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>".encode()
+
+
+def behind(words: str) -> Callable[[str], bytes]:
+    return lambda text: "\n".join(words + line for line in text.split("\n")).encode()
 
 
 def broken(text: str, width: int) -> bytes:
@@ -150,6 +155,15 @@ WHOLE: dict[str, Callable[[str], bytes]] = {
     "crlf": lambda text: text.replace("\n", "\r\n").encode(),
     "one line, as a shell joins them": lambda text: text.replace("\n", " ").encode(),
     "a table with numbers": a_table,
+    "behind a logger's words": behind("2026-05-01 12:00:07,113 - train.main - ERROR - "),
+    "behind Transformers' words": behind("[ERROR|trainer.py:412] 2026-05-01 12:00:07,113 >> "),
+    "behind loguru's words": behind("2026-05-01 12:00:07.113 | ERROR    | __main__:main:42 - "),
+    "behind a name in brackets": behind("[INFO:swift] "),
+    "a list of Markdown": behind("- "),
+    "numbered": lambda text: "\n".join(
+        f"{at:4d} {row}" for at, row in enumerate(text.split("\n"), 1)
+    ).encode(),
+    "Markdown that escapes": lambda text: re.sub(r"([_*\[\]<>#])", r"\\\1", text).encode(),
 }
 
 

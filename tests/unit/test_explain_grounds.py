@@ -526,3 +526,32 @@ def test_a_traceback_that_is_cut_where_an_attribute_is_looked_up_lacks_that_attr
 )
 def test_what_threads_quote_leads_to_its_page(text: str, id_: str) -> None:
     assert page(text) == id_
+
+
+WARNINGS = (
+    "`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`...\n"
+    "/x/torch/utils/data/dataloader.py:557: UserWarning: This DataLoader will create 16 worker processes.\n"
+)
+LAUNCHER = (
+    "failed (exitcode: 1) local_rank: 0 (pid: 123) of binary: /usr/bin/python\n"
+    "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+)
+
+
+def test_what_every_run_prints_does_not_hide_what_a_title_names() -> None:
+    title = "# KeyError: 'zzz' when LoRA trains it\n\n"
+    assert page(title) == "absent-key"
+    assert page(title + WARNINGS) == "absent-key"
+    assert page(title + WARNINGS + LAUNCHER) == "absent-key"
+
+
+def test_what_a_launcher_says_is_not_how_a_traceback_ends_that_is_cut() -> None:
+    inside = frame(f"{ROOT}/transformers/models/some/processing_some.py", "__call__")
+    cut = "Traceback (most recent call last):\n" + TRAIN + inside
+    assert page(cut) == page(cut + LAUNCHER) == "data"
+    assert page(TRAIN + inside + "\n".join(("", "same here", "+1", "any news?", ""))) == "data"
+
+
+def test_a_title_says_what_is_none_and_what_is_not_found() -> None:
+    assert page("# The vision tower is None after loading\n\nsee above\n") == "missing"
+    assert page("it ends in ValueError: Not find vision tower: zoo/clip\n") == "hub"

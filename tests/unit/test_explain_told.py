@@ -967,3 +967,9 @@ def test_how_long_a_line_is_does_not_take_a_message_away(more: int) -> None:
     ).hit
     assert found is not None
     assert found.failure.id == "data-parallel"
+
+
+def test_what_programs_print_is_nobody_s_word() -> None:
+    line = "`use_cache=True` is incompatible with gradient checkpointing. Setting `use_cache=False`...\n"
+    found = of("# LoRA of Qwen2-VL, which template?\n\n" + line + "where do images go\n")
+    assert (found.hit, found.perhaps) == (None, ())

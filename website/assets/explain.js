@@ -40,6 +40,13 @@
       this.SHARED = of("SHARED", "g");
       this.TAG = of("TAG", "gi");
       this.WITHIN = of("WITHIN", "");
+      this.ESCAPED = of("ESCAPED", "g");
+      this.BACKSLASH = of("BACKSLASH", "");
+      this.OPENS = of("OPENS", "u");
+      this.DIGITS = of("DIGITS", "gu");
+      this.TRACED = of("TRACED", "uy");
+      this.FENCE = of("FENCE", "uy");
+      this.PRINTED = of("PRINTED", "uy");
       this.BARE_EXCEPTION = of("BARE_EXCEPTION", "uy");
       this.COLOUR = of("COLOUR", "gu");
       this.EXCEPTION = of("EXCEPTION", "uy");
@@ -60,7 +67,7 @@
       this.RAISED = of("RAISED", "u");
       this.SETTING = new RegExp(`^(?:${data.expressions.SETTING})$`, "u");
       this.SYMPTOM_FRAME = of("SYMPTOM_FRAME", "u");
-      this.PREFIXES = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
+      this.SHAPES_BEFORE = data.prefixes.map(([shape, names]) => [new RegExp(shape, "uy"), names]);
       this.failures = new Map(data.failures.map((failure) => [failure.id, failure]));
       this.symptoms = data.failures.flatMap((failure) => failure.symptoms.map((symptom) => [failure, symptom]));
       this.watched = { kind: "hint", watched: true };
@@ -103,6 +110,12 @@
     }
   }
 
+  /** Whether a traceback lies in `line`, as a page shows it that knows no lines: two frames, or its head and one. */
+  function flat(line) {
+    const frames = count(line, 'File "');
+    return frames > 1 || (frames === 1 && line.includes("Traceback (most recent call last): "));
+  }
+
   function unfolded(line, known) {
     const bare = line.replace(/^[ \t\n\r\f\v]+|[ \t\n\r\f\v]+$/g, "");
     const lines = ["[", '"'].includes(bare[0]) ? listed(bare.replace(/,$/, "")) : [];
@@ -122,7 +135,9 @@
       line = toBytes(unescaped(text).replaceAll("\xa0", " "));
     }
     if (line.includes("]: Traceback ")) line = line.replace(known.SHARED, "\n");
-    if (line.length > known.LINE && !line.includes("\n") && line.includes("Traceback (most ")) line = line.replace(known.FLAT, "\n");
+    const long = line.length > known.LINE && line.includes("Traceback (most ");
+    if (!line.includes("\n") && (flat(line) || long)) line = line.replace(known.FLAT, "\n");
+    if (line.includes("\\") && line.search(known.ESCAPED) >= 0 && !known.BACKSLASH.test(line)) line = line.replace(known.ESCAPED, "$1");
     return line.split("\n");
   }
 
@@ -179,7 +194,7 @@
       text = text.slice(BOXED.length).split('\\n","')[0].split('","stream":')[0].replaceAll('\\"', '"');
     }
     for (let turn = 0; turn < 6; turn += 1) {
-      const fitting = known.PREFIXES.map(([shape, names]) => [matched(shape, text), names]).find(([match]) => match && match[0]);
+      const fitting = known.SHAPES_BEFORE.map(([shape, names]) => [matched(shape, text), names]).find(([match]) => match && match[0]);
       if (!fitting) break;
       if (fitting[1]) source.push(fitting[0][1]);
       text = text.slice(fitting[0][0].length);
@@ -188,11 +203,43 @@
     return { at, source: source.join(" "), text, fresh, wide };
   }
 
-  /** What a person wrote above a traceback that came without its first line. */
-  function beforeFrames(message, known) {
-    const lines = message.text.split("\n"), frame = lines.findIndex((line) => matched(known.FRAME, line));
-    const words = lines.slice(0, frame < 0 ? lines.length : frame);
-    return { ...message, text: words.join("\n"), line: words[0] || "" };
+  /** What a person wrote above the error, or above a traceback that came without its first line. */
+  function wordsOf(message, known) {
+    if (!message.error && !message.cut) return message;
+    const lines = message.text.split("\n"), end = lines.findIndex((line) => line === message.line || matched(known.TRACED, line));
+    const words = lines.slice(0, end < 0 ? lines.length : end);
+    return { ...message, text: words.join("\n"), line: words[0] || "", error: "", cut: false };
+  }
+
+  const SYNTAX = /[\^$.*+?()[\]{}|/\\]/g;
+  const BLANK = String.raw`[\s\x1c-\x1f\x85]`;
+
+  /** What lines of this log begin with that nobody has listed: it stands before what begins a traceback. */
+  class Learned {
+    constructor(known) {
+      Object.assign(this, { known, shapes: new Map() });
+    }
+
+    without(line) {
+      const { known, shapes } = this;
+      if (line.text.includes(TRACEBACK) || line.text.includes('File "')) {
+        const opens = known.OPENS.exec(line.text.slice(0, known.REACH));
+        if (opens && opens.index > 0 && opens.index <= known.PREFIX) this.learn(line.text.slice(0, opens.index));
+      }
+      for (const shape of shapes.values()) {
+        const match = matched(shape, line.text);
+        if (match && match[0]) return { ...line, text: line.text.slice(match[0].length) };
+      }
+      return line;
+    }
+
+    learn(before) {
+      const { known, shapes } = this;
+      const prefix = before.replace(new RegExp(`${BLANK}+$`, "u"), "").replace(known.DIGITS, "0");
+      if (!prefix || shapes.has(prefix) || shapes.size >= known.PREFIXES) return;
+      const shape = prefix.split("0").map((part) => part.replace(SYNTAX, String.raw`\$&`)).join(String.raw`\p{Nd}{1,18}`);
+      shapes.set(prefix, new RegExp(`${BLANK}{0,8}${shape} ?`, "uy"));
+    }
   }
 
   class Source {
@@ -209,11 +256,23 @@
       if (this.lines.length > known.LINES) this.lines.splice(Math.floor(known.LINES / 2), 1);
     }
 
+    /** Whether it is over where the block of a page is that holds it. */
+    ends(known) {
+      return Boolean(this.decisive) || this.lines.some((line) => matched(known.FRAME, line.text));
+    }
+
+    /** Whether the traceback is another's, and cut: no frame of it is of those that raise `error`. */
+    endsBefore(error, known) {
+      const sign = Object.hasOwn(known.data.launchers, error) ? known.data.launchers[error] : null;
+      const frames = sign ? this.lines.filter((line) => matched(known.FRAME, line.text)) : [];
+      return frames.length > 0 && !frames.some((line) => line.text.includes(sign));
+    }
+
     take(known) {
       const { lines, error, steps, traced } = this;
       const frames = this.decisive ? [] : lines.filter((line) => matched(known.FRAME, line.text));
       const last = frames[frames.length - 1];
-      const cut = frames.length > 0 && (traced || lines.slice(-3).includes(last));
+      const cut = frames.length > 0 && (traced || lines.slice(-known.BELOW).includes(last));
       const decisive = this.decisive || (cut ? last : lines[0]);
       this.begin();
       if (!lines.length) return null;
@@ -224,10 +283,14 @@
 
   class Messages {
     constructor(tell, known) {
-      Object.assign(this, { tell, known, sources: new Map(), last: "", steps: 0 });
+      Object.assign(this, { tell, known, sources: new Map(), last: "", steps: 0, learned: new Learned(known) });
     }
 
     add(line) {
+      line = this.learned.without(line);
+      if (matched(this.known.FENCE, line.text)) {
+        for (const source of this.sources.values()) if (source.ends(this.known)) this.finish(source);
+      }
       if (this.sources.size >= this.known.SOURCES) this.close();
       let name = line.source;
       if (!name && this.last && this.continues(line)) name = this.last;
@@ -245,6 +308,7 @@
 
     place(source, line) {
       const { text } = line, { data } = this.known;
+      if (source.traced && text && text === source.lines[source.lines.length - 1].text) return;
       if (!source.lines.length) source.steps = this.steps;
       let match;
       if (text.includes(TRACEBACK) || data.chained.some((words) => text.startsWith(words))) {
@@ -256,9 +320,10 @@
         source.add(line, this.known);
         this.finish(source);
       } else if ((match = this.exception(source, text))) {
-        if (source.decisive) this.finish(source);
+        const error = match[1].split(".").pop();
+        if (source.decisive || source.endsBefore(error, this.known)) this.finish(source);
         source.add(line, this.known);
-        Object.assign(source, { decisive: line, error: match[1].split(".").pop(), traced: false, steps: this.steps });
+        Object.assign(source, { decisive: line, error, traced: false, steps: this.steps });
       } else {
         source.add(line, this.known);
         if (!source.traced && source.lines.length >= this.known.LOOSE + (source.decisive ? 40 : 0)) this.finish(source);
@@ -492,7 +557,7 @@
 
   /** Whether a stem of each group begins a word of `text`, all `near` one another, or in `title`. */
   function tells(text, groups, known, near = known.NEAR, title = "") {
-    const spoken = (line) => known.SETTING.test(line) ? ".".repeat([...line].length) : line;
+    const spoken = (line) => known.SETTING.test(line) || matched(known.PRINTED, line) ? ".".repeat([...line].length) : line;
     const [plain, above] = [text, title].map((each) =>
       each.toLowerCase().replaceAll("\u2019", "'").replaceAll("`", "").split("\n").map(spoken).join(" ").trim().replace(SPACE, " "));
     const missing = groups.filter((stems) => !stems.some((stem) => begins(above, stem, known).length));
@@ -516,6 +581,7 @@
     for (const line of rest.slice(0, known.GOES_ON)) {
       const last = said[said.length - 1];
       if ([...last].length < known.WIDE && !/[:：]\s*$/.test(last)) break;
+      if (matched(known.PRINTED, line.toLowerCase())) break;
       said.push(line);
     }
     return said.join(" ");
@@ -531,6 +597,11 @@
     if (cut) frames.push(...[...codeIn(text, known).matchAll(known.CALLED)].map(([, name]) => `/:${name.toLowerCase()} `));
     const found = frames.reverse().map(part).find(Boolean);
     return found ? found[0] : "";
+  }
+
+  /** Whether `title` names an exception. */
+  function namesError(title, known) {
+    return [known.QUOTED, known.TITLED, known.CLASS].some((shape) => title.search(shape) >= 0);
   }
 
   /** The line of code that the traceback `text` ends in. */
@@ -663,7 +734,8 @@
       if (known.data.ownLines.some((words) => message.text.startsWith(words))) this.spoke(message);
       message = { ...message, text: message.text.slice(-known.TEXT) };
       if (message.cut) this.cut = message;
-      if (!message.error && this.loose.length < known.KEPT) this.loose.push(message.cut ? beforeFrames(message, known) : message);
+      const words = wordsOf(message, known);
+      if (this.loose.length < known.KEPT && words.text.trim()) this.loose.push(words);
       known.symptoms.forEach(([failure, symptom], number) => {
         if (Boolean(symptom.own) !== own || !this.asked(symptom, message)) return;
         if (!fits(symptom, squeezed, known)) {
@@ -688,7 +760,7 @@
       const unknown = first(this.errors.filter((error) => !named.has(error)), (each) => each.at);
       if (unknown && this.hits.some(({ symptom }) => symptom.kind === "error")) return;
       const [head, ...below] = loose.length ? loose[0].text.split("\n") : [""];
-      const title = below.length || loose.length > 1 ? head.slice(0, known.TITLE) : "";
+      const title = below.length || loose.length > 1 || this.cut ? head.slice(0, known.TITLE) : "";
       const told = known.symptoms.filter(([, each]) => isTold(each));
       for (const message of [...loose, ...(unknown ? [unknown] : [])]) {
         for (const [failure, symptom] of told) {
@@ -717,8 +789,8 @@
       if (isTold(symptom)) return false;
       if (symptom.kind === "cut") return message.cut;
       if (symptom.kind !== "echo" || !message.error) return true;
-      const begins = Math.max(message.text.lastIndexOf(message.line), 0);
-      const said = this.known.squeeze(saidIn(message.text.slice(begins), this.known));
+      const begins = Math.max(message.text.lastIndexOf(message.line), 0), all = this.known.data.saysAll.includes(message.error);
+      const said = this.known.squeeze(saidIn(all ? message.line : message.text.slice(begins), this.known));
       return [...(symptom.every || []), ...(symptom.some || [])].some((pattern) => within(pattern, said, this.known));
     }
   }
@@ -738,7 +810,11 @@
     if (theirs && (!message || theirs.message.at <= message.at)) return [theirs, theirs.message];
     if (message) return [null, message];
     const echo = of("echo", false) || of("told", false) || of("told", true) || of("echo", true);
-    if (echo) return [echo, echo.message];
+    if (echo) {
+      const doubtful = echo.failure.foreign && echo.symptom.kind === "echo";
+      const mayBe = doubtful ? hits.find(({ symptom, failure }) => symptom.kind === "perhaps" && !failure.foreign && !isTold(symptom)) : null;
+      return mayBe ? [null, mayBe.message] : [echo, echo.message];
+    }
     if (cut) return [null, cut];
     const left = hits.find((hit) => hit.symptom === watched) || of("hint", true) || of("hint", false);
     if (left) return [left, left.message];
@@ -756,7 +832,8 @@
     if (symptom.kind !== "hint" || symptom === known.watched || failure.foreign) return false;
     const squeezed = known.squeeze(title), { titleFails, titleWarns } = known.data;
     const quoted = [...(symptom.every || []), ...(symptom.some || [])].some((each) => within(each, squeezed, known));
-    return !quoted && tells(title, titleFails, known) && !tells(title, titleWarns, known);
+    const fails = namesError(title, known) || tells(title, titleFails, known);
+    return fails && !quoted && !tells(title, titleWarns, known);
   }
 
   /** What the kind of an error says that no symptom knows, and where; never against what may be ours. */
@@ -815,7 +892,7 @@
   function conclude(findings, bytes, { broken, steps }) {
     const { known } = findings, joined = broken ? bytes.replaceAll("\n", "") : bytes;
     const caught = (message) => steps - message.steps >= known.GONE_ON;
-    const lowered = [bytes, joined].map((text) => `${lower(text)}\n`);
+    const lowered = [bytes, joined].map((text) => `${lower(text).replaceAll("\\_", "_")}\n`);
     const occurs = (fact, message) => {
       const within = toBytes(message.text.toLowerCase());
       return [...lowered, `${within}\n`, `${within.replaceAll("\n", "")}\n`].some((text) => standing(text, toBytes(fact)) >= 0);
@@ -837,14 +914,16 @@
       symptom.kind === "perhaps" && !failure.foreign && !isTold(symptom) && message.text.includes("…")).map(({ message }) => message));
     const begun = findings.loose.some(({ text }) => text.includes(known.data.begun));
     const title = titleOf(findings.loose, known);
-    const hits = borne.filter(({ failure, symptom, message }) =>
+    const hearing = borne.filter(({ failure, symptom, message }) =>
       (symptom.kind !== "error" || !failure.foreign || !undecided.has(message)) &&
       (symptom.kind !== "hint" || symptom === known.watched || !begun),
-    ).map((hit) => (beside(hit, title, known) ? { ...hit, symptom: { ...hit.symptom, kind: "perhaps" } } : hit));
+    );
+    const warned = hearing.filter((hit) => beside(hit, title, known)), spoken = hearing.filter((hit) => !warned.includes(hit));
+    const hits = [...spoken, ...warned.map((hit) => ({ ...hit, symptom: { ...hit.symptom, kind: "perhaps" } }))];
     const named = new Set(hits.filter((hit) => ["error", "echo"].includes(hit.symptom.kind)).map((hit) => hit.message));
     const unknown = findings.errors.filter((each) => !named.has(each) && !caught(each));
     let [hit, message] = choose(hits, unknown, findings.cut, known);
-    const [ground, said] = grounded(findings, hits, unknown, hit, message);
+    const [ground, said] = grounded(findings, spoken, unknown, hit, message);
     if (ground) [hit, message] = [null, message && message.cut ? message : said];
     const maybe = hits.filter((each) => ["perhaps", "cut"].includes(each.symptom.kind) && each.message === message);
     return {

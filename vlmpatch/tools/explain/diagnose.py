@@ -30,6 +30,12 @@ _FAILS = (
     "<released>|<save>|<load>|<generate>|revision|memory|显存|oom|dataset|数据集|tokenizer|processor|install|安装|import",
 )
 _WARNS = ("warn|userwarning|警告|告警|use_reentrant|requires_grad|checkpoint|gradient|梯度",)
+# Exceptions of the language: what lines below one say was printed by others.
+_SAYS_ALL = {
+    *("AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError", "KeyError"),
+    *("ModuleNotFoundError", "NameError", "NotImplementedError", "OutOfMemoryError", "TypeError"),
+    *("UnboundLocalError", "ValueError"),
+}
 _INSIDE = ("  ", "\t")  # what lines within a traceback begin with
 _BEGUN = "Traceback (most re"  # something failed, however soon the text is cut
 _OWN_TRACES = (*(words.decode() for words in OWN_WORDS), "/vlmpatch/", "-m vlmpatch run")
@@ -122,8 +128,8 @@ class _Findings:
         message = message._replace(text=message.text[-TEXT:])
         if message.cut:
             self.cut = message
-        if not message.error and len(self.loose) < KEPT:
-            self.loose.append(message.before_frames() if message.cut else message)
+        if len(self.loose) < KEPT and (words := message.words()).text.strip():
+            self.loose.append(words)
         for number, (failure, symptom) in enumerate(self.symptoms):
             if symptom.own != own or not _asked(symptom, message):
                 continue
@@ -154,7 +160,7 @@ class _Findings:
             return
         told = [each for each in self.symptoms if _is_told(each[1])]
         first, below, _ = self.loose[0].text.partition("\n") if self.loose else ("", "", "")
-        title = first[:TITLE] if below or len(self.loose) > 1 else ""
+        title = first[:TITLE] if below or len(self.loose) > 1 or self.cut else ""
         for message in (*self.loose, *([unknown] if unknown else [])):
             for failure, symptom in told:
                 # What the title says is what the report is about; of ours it must be beyond doubt.
@@ -280,14 +286,13 @@ def _conclude(findings: _Findings, where: dict[str, int], steps: int) -> Diagnos
     if any(_BEGUN in each.text for each in findings.loose):  # a warning is none where something failed
         hits = [hit for hit in hits if hit.symptom.kind != "hint" or hit.symptom is WATCHED]
     title = _title(findings.loose)
-    hits = [
-        hit._replace(symptom=hit.symptom._replace(kind="perhaps")) if _beside(hit, title) else hit
-        for hit in hits
-    ]
+    warned = [hit for hit in hits if _beside(hit, title)]
+    spoken = [hit for hit in hits if hit not in warned]
+    hits = spoken + [hit._replace(symptom=hit.symptom._replace(kind="perhaps")) for hit in warned]
     known = {id(hit.message) for hit in hits if hit.symptom.kind in ("error", "echo")}
     unknown = [each for each in findings.errors if id(each) not in known and not caught(each)]
     hit, first = _choose(hits, unknown, findings.cut)
-    ground, said = _grounded(findings, hits, unknown, hit, first)
+    ground, said = _grounded(findings, spoken, unknown, hit, first)
     if ground:
         hit, first = None, first if first and first.cut else said
     ranks = tuple(sorted(findings.ranks[hit.failure.id] - {""})) if hit else ()
@@ -347,9 +352,8 @@ def _beside(hit: Hit, title: str) -> bool:
         return False
     squeezed, stems = squeeze(title), vocabulary.read().stems
     quoted = any(each.within(squeezed) for each in (*hit.symptom.every, *hit.symptom.some))
-    return (
-        not quoted and vocabulary.tells(title, stems(_FAILS)) and not vocabulary.tells(title, stems(_WARNS))
-    )
+    fails = grounds.names_error(title) or vocabulary.tells(title, stems(_FAILS))
+    return fails and not quoted and not vocabulary.tells(title, stems(_WARNS))
 
 
 def _is_told(symptom: Symptom) -> bool:
@@ -368,7 +372,9 @@ def _decides(symptom: Symptom, message: Message) -> bool:
     """Whether an echo is what the exception of ``message`` says, not a line that happened to follow it."""
     if symptom.kind != "echo" or not message.error:
         return True
-    said = squeeze(grounds.said(message.text[max(message.text.rfind(message.line), 0) :]))
+    goes_on = message.error not in _SAYS_ALL
+    text = message.text[max(message.text.rfind(message.line), 0) :] if goes_on else message.line
+    said = squeeze(grounds.said(text))
     return any(each.within(said) for each in (*symptom.every, *symptom.some))
 
 
@@ -416,7 +422,9 @@ def _choose(
         return None, message
     told = first("told", False) or first("told", True)
     if left := first("echo", False) or told or first("echo", True):
-        return left, left.message
+        doubtful = left.failure.foreign and left.symptom.kind == "echo"
+        may_be = next((hit.message for hit in hits if _may_be(hit)), None) if doubtful else None
+        return (left, left.message) if may_be is None else (None, may_be)
     if cut:
         return None, cut
     watched = next((hit for hit in hits if hit.symptom is WATCHED), None)
@@ -425,6 +433,11 @@ def _choose(
     # A line that people quote without its exception's name.
     bare = next((hit.message for hit in hits if hit.symptom.kind == "perhaps"), None)
     return None, bare
+
+
+def _may_be(hit: Hit) -> bool:
+    """Whether a line is quoted that may be one of our failures."""
+    return hit.symptom.kind == "perhaps" and not (hit.failure.foreign or _is_told(hit.symptom))
 
 
 def _grounded(

@@ -183,6 +183,11 @@ def _line(text: str, at: int) -> str:
     return text[text.rfind("\n", 0, at) + 1 :].partition("\n")[0]
 
 
+def names_error(title: str) -> bool:
+    """Whether ``title`` names an exception."""
+    return bool(_QUOTED.search(title) or _TITLED.search(title) or _CLASS.search(title))
+
+
 def code(text: str) -> str:
     """The line of code that the traceback ``text`` ends in; an exception whose name is cut is behind it."""
     *before, line = ["", *(line for line in text.rstrip().split("\n") if not _POINTED.match(line))]
@@ -200,6 +205,8 @@ def said(text: str) -> str:
     lines = [first]
     for line in rest[:GOES_ON]:
         if len(lines[-1]) < WIDE and not lines[-1].rstrip().endswith((":", "：")):
+            break
+        if vocabulary.printed(line):
             break
         lines.append(line)
     return " ".join(lines)

@@ -25,6 +25,9 @@ _WITHIN = re.compile(
     rb'\\n(?:\[[\w ]{1,20}\]:? ?)?(?:[A-Za-z_.]{0,120}(?:Error|Exception)\b| *File \\{1,3}")|Traceback'
     rb'|": "[A-Za-z_.]{0,120}(?:Error|Exception)\b'
 )
+# A sign that Markdown keeps as it is, and a path of Windows or a text in quotes, where it is none.
+_ESCAPED = re.compile(rb"\\([_*\[\]<>#`])")
+_BACKSLASH = re.compile(rb"\\[A-Za-z0-9]")
 _BOXED = b'{"log":"'  # Docker's, a line of the log each
 _BREAK = re.compile(rb"<br\s*/?>|</(?:p|div|li|tr)>", re.IGNORECASE)
 _TAG = re.compile(rb"</?(?:p|div|span|pre|code|td|tr|li|ul|font|b|i|a)\b[^<>]{0,300}>", re.IGNORECASE)
@@ -68,9 +71,17 @@ def _unfolded(line: bytes) -> list[bytes]:
         line = html.unescape(text).replace("\xa0", " ").encode()
     if b"]: Traceback " in line:
         line = _SHARED.sub(b"\n", line)
-    if len(line) > LINE and b"\n" not in line and b"Traceback (most " in line:
+    if b"\n" not in line and (_flat(line) or (len(line) > LINE and b"Traceback (most " in line)):
         line = _FLAT.sub(b"\n", line)
+    if b"\\" in line and _ESCAPED.search(line) and not _BACKSLASH.search(line):
+        line = _ESCAPED.sub(rb"\1", line)
     return line.split(b"\n")
+
+
+def _flat(line: bytes) -> bool:
+    """Whether a traceback lies in ``line``, as a page shows it that knows no lines."""
+    frames = line.count(b'File "')
+    return frames > 1 or (frames == 1 and b"Traceback (most recent call last): " in line)
 
 
 def _listed(text: bytes) -> list[str]:

@@ -186,7 +186,7 @@ def occurring(stream: BinaryIO, facts: Sequence[bytes], broken: bool = False) ->
 
 
 def _find(data: bytes, at: int, facts: Sequence[bytes], found: dict[bytes, int]) -> None:
-    plain = data.lower()
+    plain = data.lower().replace(b"\\_", b"_")  # as Markdown writes it
     for fact in facts:
         if fact not in found and (place := standing(plain, fact)) >= 0:
             found[fact] = at + place

@@ -17,6 +17,7 @@ LINES = 400  # what is kept of one message: its first and its last lines
 SOURCES = 4096  # ranks that are told apart
 HELD = 16 << 20  # characters of messages that have not ended, all ranks together
 WIDE = 72  # characters of a line that may go on in the next
+BELOW = 10  # lines below the last frame of a traceback that came without head and end
 LOOSE = 24  # lines without a traceback that are looked at together
 
 _COLOUR = re.compile(r"\x1b(?:\[[0-9;:?]{0,40}[ -/]?[@-~]|\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)?|.)")
@@ -46,8 +47,9 @@ _PREFIXES = tuple(
     )
 )
 _BOXED = '{"log":"'
+_DIGITS = re.compile(r"\d{1,18}")
 _EXCEPTION = re.compile(
-    r"\s*(?:(?:\([\w ]{1,20}\)|\[[A-Z]{2,20}\]|(?:E|ERROR|Error)\b:?) ?)?"
+    r"\s*[*`]{0,3}(?:(?:\([\w ]{1,20}\)|\[[A-Z]{2,20}\]|(?:E|ERROR|Error)\b:?) ?)?"
     r"((?:[A-Za-z_]\w{0,80}\.){0,12}"
     r"(?:[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired)|StopIteration))(?:\([\w.]{1,80}\))?"
     r"(?:\s*[:：]|\s*$)"
@@ -55,6 +57,15 @@ _EXCEPTION = re.compile(
 _BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
 _FRAME = re.compile(r'\s*(?:[│|] )?File ["“”].{1,400}["“”], line \d')
 _TRACEBACK = "Traceback (most recent call last)"
+# What launchers raise once a rank has failed, and what a frame of theirs holds.
+_LAUNCHERS = {"ChildFailedError": "torch/distributed", "CalledProcessError": "subprocess"}
+_TRACED = re.compile(rf"{_FRAME.pattern}|Traceback \(most recent call last\)")
+_FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*$")  # of Markdown: what it holds is apart
+# What the lines of a traceback are known by behind a prefix that nobody has listed.
+_OPENS = re.compile(r"Traceback \(most recent call last\)|(?<!\S)File \"[^\"\n]{1,400}\", line \d")
+PREFIXES = 8  # that one log may teach
+PREFIX = 120  # characters of one
+REACH = 1000  # characters of a line in which one is looked for
 OWN_LINES = ("vlmpatch [", "vlmpatch watch: ", "vlmpatch WARNING: ")
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 
@@ -75,11 +86,13 @@ class Message(NamedTuple):
     steps: int
     cut: bool = False
 
-    def before_frames(self) -> Message:
-        """What a person wrote above a traceback that came without its first line."""
+    def words(self) -> Message:
+        """What a person wrote above the error, or above a traceback that came without its first line."""
+        if not (self.error or self.cut):
+            return self
         lines = self.text.split("\n")
-        words = list(itertools.takewhile(lambda line: not _FRAME.match(line), lines))
-        return self._replace(text="\n".join(words), line=words[0] if words else "")
+        above = list(itertools.takewhile(lambda line: line != self.line and not _TRACED.match(line), lines))
+        return self._replace(text="\n".join(above), line=above[0] if above else "", error="", cut=False)
 
 
 class Line(NamedTuple):
@@ -129,17 +142,54 @@ class _Source:
         if len(self.lines) > LINES:
             del self.lines[LINES // 2]
 
+    def ends(self) -> bool:
+        """Whether it is over where the block of a page is that holds it."""
+        return self.decisive is not None or any(_FRAME.match(line.text) for line in self.lines)
+
+    def ends_before(self, error: str) -> bool:
+        """Whether the traceback is another's, and cut: no frame of it is of those that raise ``error``."""
+        sign = _LAUNCHERS.get(error, "")
+        frames = [line.text for line in self.lines if _FRAME.match(line.text)] if sign else []
+        return bool(frames) and not any(sign in frame for frame in frames)
+
     def take(self) -> Message | None:
         """The message so far; this then begins anew."""
         lines, decisive, error, steps = self.lines, self.decisive, self.error, self.steps
         frames = [line for line in lines if _FRAME.match(line.text)] if decisive is None else []
-        cut = bool(frames) and (self.traced or frames[-1] in lines[-3:])
+        cut = bool(frames) and (self.traced or frames[-1] in lines[-BELOW:])
         self.__init__()  # type: ignore[misc]
         if not lines:
             return None
         decisive = decisive or (frames[-1] if cut else lines[0])
         text = "\n".join(line.text for line in lines)
         return Message(decisive.at, decisive.source, error, decisive.text, text, steps, cut)
+
+
+class _Learned:
+    """What lines of this log begin with that nobody has listed: it stands before what begins a traceback.
+
+    Numbers in it are any numbers: a time goes on.
+    """
+
+    def __init__(self) -> None:
+        self._shapes: dict[str, re.Pattern[str]] = {}
+
+    def without(self, line: Line) -> Line:
+        """``line`` without such a prefix."""
+        if _TRACEBACK in line.text or 'File "' in line.text:
+            begins = _OPENS.search(line.text[:REACH])
+            if begins and 0 < begins.start() <= PREFIX:
+                self._learn(line.text[: begins.start()])
+        for shape in self._shapes.values():
+            if (match := shape.match(line.text)) and match.end():
+                return line._replace(text=line.text[match.end() :])
+        return line
+
+    def _learn(self, before: str) -> None:
+        prefix = _DIGITS.sub("0", before.rstrip())
+        if prefix and prefix not in self._shapes and len(self._shapes) < PREFIXES:
+            shape = r"\d{1,18}".join(re.escape(part) for part in prefix.split("0"))
+            self._shapes[prefix] = re.compile(rf"\s{{0,8}}{shape} ?")
 
 
 class Messages:
@@ -154,11 +204,16 @@ class Messages:
         self._sources: dict[str, _Source] = {}
         self._last = ""
         self._held = 0
+        self._prefixes = _Learned()
         self.steps = 0
 
     def add(self, line: Line) -> None:
         """Take the next line of the log."""
+        line = self._prefixes.without(line)
         self._held += len(line.text)
+        if _FENCE.match(line.text):
+            for each in filter(_Source.ends, self._sources.values()):
+                self._finish(each)
         if len(self._sources) >= SOURCES or self._held > HELD:
             self.close()
         name = line.source
@@ -178,6 +233,8 @@ class Messages:
 
     def _place(self, source: _Source, line: Line) -> None:
         text = line.text
+        if source.traced and text and text == source.lines[-1].text:
+            return  # ranks without a name print the same at one time
         if not source.lines:
             source.steps = self.steps
         if _TRACEBACK in text or text.startswith(_CHAINED):
@@ -189,7 +246,7 @@ class Messages:
             source.add(line)
             self._finish(source)
         elif match := self._exception(source, text):
-            if source.decisive is not None:
+            if source.decisive is not None or source.ends_before(match[1].rpartition(".")[2]):
                 self._finish(source)
             source.add(line)
             source.decisive, source.error, source.traced = line, match[1].rpartition(".")[2], False

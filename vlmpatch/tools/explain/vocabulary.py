@@ -25,6 +25,12 @@ _SETTING = re.compile(
     r"|_?[a-z0-9]{1,40}(?:_[a-z0-9]{1,40}){1,12}=[^\n]{1,400},"
     r"|[^(\n]{0,200}\((?:[a-z_][a-z0-9_]{0,80}=[^=\n]{0,400}, ?){8,400}[^\n]*"
 )
+# A line that programs print as they run: it is in the logs of all who run them.
+_PRINTED = re.compile(
+    r"[^\n]{0,300}\.py:\d{1,6}: \w{1,40}warning: |\s*warnings\.warn\("
+    r"|[^\n]{0,120}\d{1,3}%\|[^\n]{0,300}/s(?:ec)?(?:ond)?[^\w]{0,4}$"
+    r"|[^\n]{0,60}\[(?:info|debug)[\]|]|\s*use_cache=true is incompatible with"
+)
 _WORD = re.compile("[0-9a-z_]")
 _FRACTION = re.compile("[.]?[0-9]{0,20}[1-9]")
 _GROUP = re.compile(r"<([a-z]+(?:-[a-z]+)*)>")
@@ -141,9 +147,14 @@ def _plain(text: str) -> str:
     return " ".join(" ".join(map(_spoken, text.lower().translate(_QUOTES).split("\n"))).split())
 
 
+def printed(line: str) -> bool:
+    """Whether ``line`` is one that programs print as they run."""
+    return bool(_PRINTED.match(line.lower()))
+
+
 def _spoken(line: str) -> str:
-    """``line``, or as many dots where it is a setting: what that is called is nobody's word."""
-    return "." * len(line) if _SETTING.fullmatch(line) else line
+    """``line``, or as many dots where it is a setting, or printed: what that holds is nobody's word."""
+    return "." * len(line) if _SETTING.fullmatch(line) or _PRINTED.match(line) else line
 
 
 def _found(plain: str, stem: str) -> bool:
