@@ -92,11 +92,25 @@ def gathering_groups(modules: Iterable[Any]) -> list[Any]:
 def sharding(modules: Iterable[Any]) -> str:
     """By which of them a part of ``modules`` is split over ranks, whatever of it is whole now; or ``""``.
 
-    A parameter that is split for tensor parallelism looks like FSDP2's.
+    A parameter that is split for tensor parallelism looks like FSDP2's. One of FSDP2's root is whole, and
+    bears no mark, in the forward of the model.
     """
-    parameters = (p for module in modules for p in module.parameters())
+    parameters = [p for module in modules for p in module.parameters()]
     marks = (mark for p in parameters for mark in (ZERO3, FSDP1, FSDP2) if hasattr(p, mark))
-    return next(marks, "")
+    return next(marks, FSDP2 if _fully_shard_groups_of(parameters) else "")
+
+
+def agreeing_groups(modules: Iterable[Any], *, training: bool) -> list[Any]:
+    """The process groups whose ranks have to agree what of ``modules`` runs in a forward that begins now.
+
+    They wait for each other in it; or, where it trains, in its backward, for what FSDP2 keeps in its root:
+    that is whole in the forward that we are in and gathered by nobody, but what one rank has a gradient of
+    the others must have as well.
+    """
+    modules = list(modules)
+    if (groups := waiting_groups(modules)) or not training:
+        return groups
+    return _fully_shard_groups_of([p for module in modules for p in module.parameters() if p.requires_grad])
 
 
 def reduced_together(modules: Iterable[Any]) -> bool:
@@ -110,7 +124,7 @@ def reduced_together(modules: Iterable[Any]) -> bool:
     by_zero = next((p._dp_group for p in parameters if hasattr(p, "_dp_group")), None)
     if by_zero is not None:
         return bool(_of_several([by_zero]))
-    return running_ddp(parameters) is not None or _fully_sharded(parameters)
+    return running_ddp(parameters) is not None or bool(_fully_shard_groups_of(parameters))
 
 
 def running_ddp(parameters: Iterable[Any]) -> Any:
@@ -142,14 +156,14 @@ def active_ddp() -> Any:
     return _latest[0]() if in_backward and _latest else None
 
 
-def _fully_sharded(parameters: Iterable[Any]) -> bool:
-    """Whether ``fully_shard`` has one of ``parameters``; those of the root are whole in its forward."""
+def _fully_shard_groups_of(parameters: Iterable[Any]) -> list[Any]:
+    """Of the module that ``fully_shard`` was told to wrap and that has one of ``parameters``."""
     states = sys.modules.get("torch.distributed._composable_state")
     asked = {id(parameter) for parameter in parameters}
     for module in list(getattr(states, "_module_state_mapping", ())):
         if hasattr(module, "_get_fsdp_state") and any(id(p) in asked for p in module.parameters()):
-            return bool(_of_several(_fully_shard_groups(module)))
-    return False
+            return _of_several(_fully_shard_groups(module))
+    return []
 
 
 def _of_several(groups: Iterable[Any]) -> list[Any]:

@@ -39,7 +39,8 @@ Whisper, which always hears something).
 Three cases cost one small all-reduce a forward: under ZeRO-3 and FSDP, models that have several towers or
 call one twice (for images and for videos), since a rank cannot know what another has, and evaluation or
 generation, where a rank may skip a tower only if all of them do; under FSDP2 every model, since its optimizer
-passes over a tower that no rank needed, and zeros would be too much.
+passes over a tower that no rank needed, and zeros would be too much; that holds for a tower of which no layer
+is wrapped, and which its root keeps, as well.
 
 Upstream: https://github.com/modelscope/ms-swift/issues/3213, https://github.com/OpenBMB/MiniCPM-V/issues/644,
 https://github.com/QwenLM/Qwen3-VL/issues/126, https://github.com/deepspeedai/DeepSpeed/issues/7044,
@@ -69,6 +70,7 @@ from .._shared.training_group import (
     FSDP1,
     FSDP2,
     ZERO3,
+    agreeing_groups,
     gathering_groups,
     reduced_together,
     running_ddp,
@@ -192,7 +194,7 @@ def _missing(path: Path, model: Any, given: _Given) -> list[int]:
     sides = [_side(model, path, modality) for modality in path.modalities]
     if training and (given.runs[0] or given.encoded) and not _asks(path, sides[0]):
         return []
-    groups = [waiting_groups(side) for side in sides]
+    groups = [agreeing_groups(side, training=training) for side in sides]
     there = [
         bool(runs) or (given.encoded and modality.name != SOUND)
         for modality, runs in zip(path.modalities, given.runs, strict=True)

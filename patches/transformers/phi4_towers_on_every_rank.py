@@ -9,11 +9,12 @@ not find them: they sit in one module that takes the text with them.
 
 Since transformers 4.51, which brought the model.
 
-The change: ranks that gather these weights together agree, by one small all-reduce a forward, on what one of
-them has: an image, a sound beside an image, a sound alone. Each runs what it lacks on the smallest blank one,
-and its output is tied to the embeddings by zeros. All run them in that order, and what a rank has lies at one
-end of it or in one piece, so blanks come before and after what it runs itself. Where nothing is gathered
-(one process, DDP, ZeRO-1 and ZeRO-2, which were run and are right) nothing changes.
+The change: ranks that gather these weights together, or train them in FSDP2's root, agree, by one small
+all-reduce a forward, on what one of them has: an image, a sound beside an image, a sound alone. Each runs
+what it lacks on the smallest blank one, and its output is tied to the embeddings by zeros. All run them in
+that order, and what a rank has lies at one end of it or in one piece, so blanks come before and after what
+it runs itself. Where nothing is gathered (one process, DDP, ZeRO-1 and ZeRO-2, which were run and are right)
+nothing changes.
 
 Upstream: https://github.com/deepspeedai/DeepSpeed/issues/7044
 """
@@ -33,7 +34,7 @@ from .._shared.compiling import compiling
 from .._shared.distributed import largest_of_each, world
 from .._shared.missing_gradients import from_nothing
 from .._shared.random_numbers import drawn_aside
-from .._shared.training_group import FSDP1, ZERO3, sharding, waiting_groups
+from .._shared.training_group import FSDP1, ZERO3, agreeing_groups, sharding
 
 FORWARD = "Phi4MultimodalFeatureEmbedding.forward"
 PROJECTED = 'audio_projection_mode = "vision" if image_pixel_values is not None else "speech"'
@@ -60,7 +61,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
     traced = compiling()
 
     def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if traced() or world() == 1 or not (groups := waiting_groups(self.children())):
+        if traced() or world() == 1:
+            return original(self, *args, **kwargs)
+        training = self.training and module.torch.is_grad_enabled()
+        if not (groups := agreeing_groups(self.children(), training=training)):
             return original(self, *args, **kwargs)
         text, here = TEXT.of(args, kwargs), _here(self, args, kwargs)
         least = LEAST.get(sharding(self.children()), NONE) if self.training else NONE

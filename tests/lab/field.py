@@ -847,6 +847,26 @@ def trained_again(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def evaluated_first(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer that evaluates before it trains, a row a rank."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    data = [whole_sequences.row(number) for number in range(WORLD)]
+    model = _llama()
+    for row in data:
+        (model(**row).loss / WORLD).backward()
+    with tempfile.TemporaryDirectory(prefix="first-") as place:
+        said = trainers.said_of(cell, Path(place))
+        settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
+        trainers.record(recorded := Path(place) / "gradients")
+        sets = {"train_dataset": data, "eval_dataset": data}
+        trainer = transformers.Trainer(_llama(), settings, data_collator=lambda rows: rows[0], **sets)
+        trainer.evaluate()
+        trainer.train()
+        found: Gradients = torch.load(recorded)
+    check(found, {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    return found
+
+
 def best_at_end(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that ends with the best of its checkpoints, each of which rank 0 begins a moment later."""
     trainers = importlib.import_module("tests.lab.trainers")
@@ -1053,6 +1073,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
+    "evaluated_first": evaluated_first,
     "best_at_end": best_at_end,
     "own_accelerator": own_accelerator,
     "asked_device": asked_device,

@@ -180,7 +180,7 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 
 def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
-    said = _said_of(cell, output)
+    said = said_of(cell, output)
     if own_optimizer and "deepspeed" in said:  # without an engine transformers makes it anyway
         del said["deepspeed"]["optimizer"]
     samples = Samples(cell, folder)
@@ -207,7 +207,7 @@ def hf_resumed(cell: Cell, folder: Path, output: Path, *, images: bool = True) -
     name_one_cpu()
     steps = {"max_steps": resumed.STEPS, "save_strategy": "steps", "save_steps": resumed.AT}
     more = {**steps, "logging_steps": 1, "lr_scheduler_type": "linear", "remove_unused_columns": False}
-    resumed.check(cell, folder, output, lambda place: {**_said_of(cell, place), **more}, images)
+    resumed.check(cell, folder, output, lambda place: {**said_of(cell, place), **more}, images)
 
 
 def hf_resumed_text(cell: Cell, folder: Path, output: Path) -> None:
@@ -220,7 +220,8 @@ def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
     hf(cell, folder, output, own_optimizer=True)
 
 
-def _said_of(cell: Cell, output: Path) -> dict[str, Any]:
+def said_of(cell: Cell, output: Path) -> dict[str, Any]:
+    """Arguments of a Trainer, those that shard included."""
     said = arguments(cell, output)
     return _sharded(cell, said) if cell.engine.startswith("fsdp") else said
 
@@ -290,7 +291,7 @@ def trl_sft(cell: Cell, folder: Path, output: Path) -> None:
         for path in row["images"]
     ]
     images = datasets.Sequence(datasets.Image())
-    settings = trl.SFTConfig(**_said_of(cell, output), max_length=None)
+    settings = trl.SFTConfig(**said_of(cell, output), max_length=None)
     processor = "tokenizer" if cell.scenario == "old_names" else "processing_class"
     trainer = trl.SFTTrainer(
         model=model_with_lora(cell, folder),
@@ -311,7 +312,7 @@ def trl_dpo(cell: Cell, folder: Path, output: Path) -> None:
     model = transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**{**TEXT, "vocab_size": 1024}))
     trainer = trl.DPOTrainer(
         model=loading.add_lora(model, vision=False),
-        args=trl.DPOConfig(**_said_of(cell, output)),
+        args=trl.DPOConfig(**said_of(cell, output)),
         train_dataset=datasets.Dataset.from_list(data),
         processing_class=transformers.AutoTokenizer.from_pretrained(folder),
     )
@@ -374,7 +375,7 @@ def trl_grpo(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     ]
     processor = transformers.AutoProcessor.from_pretrained(folder, padding_side="left")
     settings = trl.GRPOConfig(
-        **{**_said_of(cell, output), "per_device_train_batch_size": 2, **more},
+        **{**said_of(cell, output), "per_device_train_batch_size": 2, **more},
         num_generations=2,
         max_completion_length=8,
         generation_kwargs={"suppress_tokens": processor.tokenizer.all_special_ids},

@@ -1,0 +1,72 @@
+"""Trainings of HF Trainer that ``tests.e2e.drawn_trainer`` drew and that were wrong once.
+
+Each is held against DDP without checkpointing; without vlmpatch each dies, or learns something else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.e2e import drawn_trainer
+from tests.lab import envs, launch
+
+STACK = "tf457-ds0182"
+# A window in which no rank has an image is among them.
+ROWS = [True, True, True, False, True, False, False, False, False, True, False, False]
+TOLD: dict[str, Any] = {
+    "tuning": "full",
+    "scenario": "",
+    "input_grads": True,
+    "trainer": "",
+    "metrics": False,
+    "callbacks": [],
+    "acts": ["train"],
+    "arguments": {"num_train_epochs": 1, "gradient_checkpointing": True},
+    "rows": ROWS,
+    "zero": {},
+    "fsdp": {},
+}
+
+
+def only(layer: str) -> dict[str, Any]:
+    return {"transformer_layer_cls_to_wrap": [layer]}
+
+
+FOUND: dict[str, dict[str, Any]] = {
+    # A tower that FSDP2 keeps in its root was trained on a blank image where no rank had one.
+    "tower-in-the-root": {"kind": "llava", "engine": "fsdp2"},
+    "tower-in-the-root-lora": {
+        **{"kind": "gemma3", "engine": "fsdp2", "tuning": "lora"},
+        "fsdp": only("Gemma3DecoderLayer"),
+    },
+    "phi4-in-the-root": {
+        **{"kind": "phi4_multimodal", "engine": "fsdp2"},
+        "fsdp": only("Phi4MultimodalDecoderLayer"),
+    },
+}
+Ended = dict[str, drawn_trainer.Ended]
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
+    """All of them, in forks of one process for each of: right, bare, and with vlmpatch."""
+    stack = envs.read_stacks()[STACK]
+    envs.make(stack)
+    models = launch.checkpoints(stack, sorted({said["kind"] for said in FOUND.values()}))
+    told = [{**TOLD, **said} for said in FOUND.values()]
+    ran = drawn_trainer.perform(stack, told, models, tmp_path_factory.mktemp("drawn"))
+    return dict(zip(FOUND, ran, strict=True))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_was_drawn_trains_as_ddp_does(name: str, ended: Ended) -> None:
+    said = "\n".join(map(drawn_trainer.said, ended[name]))
+    assert drawn_trainer.word(*ended[name]) == "fixed", said
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    one, again, other = (drawn_trainer.drawn(seed, 5, ["llava"]) for seed in (0, 0, 1))
+    assert one == again
+    assert one != other
