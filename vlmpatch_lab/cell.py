@@ -52,7 +52,7 @@ PAST_THE_ENGINE = {
 WRAPPERS = (
     *("wrapper", "wrapper-before", "wrapper-several", "wrapper-embedded", "wrapper-detached"),
     # A model of the user's own, around the parts of another; its parts by the names of others, or by its own.
-    *("wrapper-own", "wrapper-bridge"),
+    *("wrapper-own", "wrapper-bridge", "wrapper-bridge-ids"),
     *("wrapper-own-tuned", "wrapper-bridge-tuned"),  # and LoRA around it
 )
 SCENARIOS = (

@@ -177,6 +177,16 @@ class Bridge(Assembled):
         return self.bridge(self.eyes(pixel_values).last_hidden_state[:, 1:])
 
 
+class BridgeOfIds(Bridge):
+    """The same, which leaves it to the model to embed a text."""
+
+    def forward(self, input_ids: Any, pixel_values: Any = None, **batch: Any) -> Any:
+        if pixel_values is not None:
+            return super().forward(input_ids, pixel_values, **batch)
+        kept = {name: batch[name] for name in ("attention_mask", "labels") if name in batch}
+        return self.llm(input_ids, **kept)
+
+
 WRAPPERS: dict[str, Callable[[Any], torch.nn.Module]] = {
     "wrapper": After,
     "wrapper-before": Before,
@@ -185,6 +195,7 @@ WRAPPERS: dict[str, Callable[[Any], torch.nn.Module]] = {
     "wrapper-detached": Detached,
     "wrapper-own": Own,
     "wrapper-bridge": Bridge,
+    "wrapper-bridge-ids": BridgeOfIds,
 }
 # LoRA around the module of the user's own, not around the model in it.
 TUNED: dict[str, Callable[[Any], torch.nn.Module]] = {

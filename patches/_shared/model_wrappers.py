@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .towers import PIXELS, outside, parameters_of, path_of
 
@@ -43,7 +44,7 @@ def own_towers(module: Any) -> list[str]:
     own = own_classes(type(module))
     if not own or any(path_of(cls) is not None for cls in type(module).__mro__):
         return []
-    children, said = dict(module.named_children()), said_in_forward(own)
+    children, said = dict(module.named_children()), said_in_forward(type(module))
     run = [name for name in said.names if name in children]
     asked = next((parameters_of(cls) for cls in own if "forward" in vars(cls)), ())
     known = next((parts for parts in _TOWERS if parts <= {*run} and {*PIXELS} & {*asked}), None)
@@ -74,7 +75,7 @@ def calls_a_tower(module: Any) -> bool:
     own = own_classes(type(module))
     if not own or any(path_of(cls) is not None for cls in own):
         return False
-    names = names_of_forward(own)
+    names = {*said_in_forward(type(module)).names}
     models = models_in(module)
     return bool(models) and bool(names & MAKE_FEATURES.union(*map(outside, models)))
 
@@ -100,7 +101,7 @@ def own_classes(cls: type) -> list[type]:
 
 
 class Said(NamedTuple):
-    """What a forward says, with the methods of its class that it names."""
+    """What a forward says."""
 
     names: dict[
         str, None
@@ -108,16 +109,15 @@ class Said(NamedTuple):
     words: set[str]  # its parameters, and texts: of arguments by name, too
 
 
-def names_of_forward(own: list[type]) -> set[str]:
-    """Every name in the forward of ``own``, and in the methods of theirs that it names."""
-    return {*said_in_forward(own).names}
+_said: WeakKeyDictionary[type, Said] = WeakKeyDictionary()  # experts of a class are many
 
 
-def said_in_forward(own: list[type]) -> Said:
-    """The same, in order, and with more than names."""
-    said = Said({}, set())
-    _read(own, "forward", said, {"forward"})
-    return said
+def said_in_forward(cls: type) -> Said:
+    """What the forward says that ``cls`` has of its own, with the methods of its own that it names."""
+    if cls not in _said:
+        said = _said[cls] = Said({}, set())
+        _read(own_classes(cls), "forward", said, {"forward"})
+    return _said[cls]
 
 
 def _read(own: list[type], method: str, said: Said, seen: set[str]) -> None:

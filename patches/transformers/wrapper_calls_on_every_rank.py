@@ -21,10 +21,11 @@ the rank that did tells it. Then all ask again. What came out is tied to what th
 rank, in a way that passes zeros back and adds no number, so that a backward gathers alike everywhere. Random
 numbers and buffers are what they would have been.
 
-Of a model of others the parts are its children, and what they have outside of their blocks. Where its ranks
-run them alike, as where its code runs the tower on something blank for a text, nothing is run beside them. A
-model in PEFT's is one, too, whose tuner calls its forward past its hooks. What came out is tied to the
-``inputs_embeds`` that its language model is given: of one frozen but for LoRA they decide how far the
+Of a model of others the parts are its children, and what they have outside of their blocks. A model in PEFT's
+is one, too, whose tuner calls its forward past its hooks. Where its ranks run them alike, as where its code
+runs the tower on something blank for a text, nothing is run beside them. Where they differ, and one gives its
+language model words, it gives it their embeddings instead, as the others do. What came out is tied to the
+``inputs_embeds`` that the language model is given: of one frozen but for LoRA they decide how far the
 backward goes. All that comes out of a tower is tied: a layer that no image trains gets zeros where it would
 get nothing, so that a weight decay acts on it.
 
@@ -59,9 +60,8 @@ from .._shared.model_wrappers import (
     MAKE_FEATURES,
     called_as,
     models_in,
-    names_of_forward,
-    own_classes,
     own_towers,
+    said_in_forward,
     wrapper_in,
 )
 from .._shared.random_numbers import drawn_aside
@@ -77,6 +77,7 @@ _TOLD = {
 }
 _COMPILED = ("_orig_mod", "_compiled_call_impl")
 _END = 0  # what a rank is about to do where its forward is over
+_WORDS = Argument(0, "input_ids")  # of a language model
 _LENGTH = 1 << 40  # more bytes than any call has
 
 
@@ -188,7 +189,7 @@ class _Wrapper:
 
     def __init__(self, patch: Patch, module: Any) -> None:
         self.patch, self.module = patch, ref(module)
-        self.names = names_of_forward(own_classes(type(module)))
+        self.names = {*said_in_forward(type(module)).names}
         self.parts: list[_Part] = []  # a later one comes first
         self.places: dict[tuple[int, str], int] = {}  # from 1 on: 0 is the end of a forward
         self.towers: set[int] = set()  # of a model of others
@@ -255,11 +256,23 @@ class _Wrapper:
         forward: _Forward | None = self.forward
         if forward is None or forward.inside != _Part(module) or not self.towers or id(module) in self.towers:
             return None
+        if embedded := forward.differed and hasattr(module, "get_input_embeddings"):
+            args, kwargs = self._embedded(forward, module, args, kwargs)
         # Of a language model frozen but for LoRA, what it is given decides how far its backward goes.
         if (given := forward.tied(self.module(), kwargs.get(EMBEDDINGS))) is None:
-            return None
+            return (args, kwargs) if embedded else None
         forward.clear()
         return args, {**kwargs, EMBEDDINGS: given}
+
+    def _embedded(self, forward: _Forward, module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """A call of a language model with the embeddings of its words, where other ranks give it such."""
+        forward.inside = None
+        words = _WORDS.of(args, kwargs)
+        if kwargs.get(EMBEDDINGS) is None and words is not None:
+            kwargs = {**kwargs, EMBEDDINGS: module.get_input_embeddings()(words)}
+            args, kwargs = _WORDS.replaced(args, kwargs, None)
+        self.called(_Part(module), args, kwargs)
+        return args, kwargs
 
     def after(self, module: Any, args: Any, output: Any) -> None:
         """Forward hook of its modules."""
@@ -323,6 +336,7 @@ class _Forward:
         self.wrapper, self.groups, self.device = wrapper, groups, device
         self.inside: _Part | None = None  # what runs
         self.kept = False  # whether other ranks run it for this one's sake
+        self.differed = False  # whether its ranks have been about to do different things
         self.stood_in: list[_Part] = []  # what this one ran for the sake of others
         self.found: list[Any] = []  # what came out of what some ranks alone meant to run
 
@@ -332,6 +346,7 @@ class _Forward:
             most, least = largest_of_each([place, -place], self.groups, self.device)
             if most == -least:
                 return
+            self.differed = True
             told = self._told(call if most == place else None)
             if told is None:
                 wrapper: _Wrapper = self.wrapper

@@ -81,6 +81,36 @@ def test_what_calls_the_forward_is_hooked_once_and_a_copy_is_not_taken_for_it() 
     assert not wrapper.is_called_as(Hooked())
 
 
+def test_words_are_embedded_where_other_ranks_give_embeddings() -> None:
+    class Language:
+        def get_input_embeddings(self) -> Any:
+            return lambda words: f"embedded {words}"
+
+    language = Language()
+    wrapper = patch._Wrapper.__new__(patch._Wrapper)
+    called: list[Any] = []
+
+    def tell(part: Any, args: Any, kwargs: Any) -> None:
+        called.append((args, kwargs))
+        wrapper.forward.inside = part
+
+    def given(*args: Any, differed: bool = True, **kwargs: Any) -> Any:
+        nothing = {"tied": lambda *_: None, "differed": differed, "inside": None}
+        wrapper.forward = SimpleNamespace(**nothing)
+        called.clear()
+        return wrapper.before(language, args, kwargs)
+
+    wrapper.towers, wrapper.module, wrapper.called = {0}, lambda: None, tell
+    embedded = {"inputs_embeds": "embedded words"}
+    assert given("words", "mask", labels=1) == ((None, "mask"), {"labels": 1, **embedded})
+    assert len(called) == 2, "ranks agree once more, for one has embedded words meanwhile"
+    assert given(input_ids="words") == ((), {"input_ids": None, **embedded})
+    assert given(inputs_embeds="seen") == ((), {"inputs_embeds": "seen"})
+    assert len(called) == 2
+    assert given("words", differed=False) is None
+    assert len(called) == 1
+
+
 class Group:
     """Ranks that wait for one another, as threads."""
 
@@ -159,7 +189,7 @@ def test_a_call_that_cannot_be_told_ends_it_on_every_rank() -> None:
 def test_a_language_model_of_others_is_given_what_leads_to_the_towers() -> None:
     class Forward:
         def __init__(self, inside: Any, found: list[str]) -> None:
-            self.inside, self.found = inside, found
+            self.inside, self.found, self.differed = inside, found, False
 
         def tied(self, _: Any, value: Any) -> Any:
             return None if value is None or not self.found else (value, *self.found)
