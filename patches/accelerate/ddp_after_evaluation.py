@@ -2,7 +2,8 @@
 
 What the user sees: nothing. ``trainer.evaluate()`` or ``trainer.predict()`` and then ``trainer.train()``, by
 HF Trainer or whatever is made of it, under DDP: losses fall, but no gradient is averaged. Each rank trains
-its own model on its share of the data, and the first one's is saved.
+its own model on its share of the data, and the first one's is saved. A LoRA put around a model that was
+evaluated before bears the mark of the model inside, and is trained so as well.
 
 Why: an evaluation prepares the model without DDP around it, and marks it as prepared. The training then asks
 for it to be prepared, and is handed what bears the mark as it is.
@@ -51,11 +52,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
             if not marked:
                 evaluated[id(model)] = model
             return prepared
-        alone = evaluated.get(id(model)) is model
-        if marked and alone and self.num_processes > 1:
-            assign(model, MARK, False)
-        if alone:
-            del evaluated[id(model)]
+        if marked and self.num_processes > 1:
+            # PEFT's model has the attributes of the one inside, the mark among them.
+            for inside in [part for part in model.modules() if evaluated.get(id(part)) is part]:
+                assign(inside, MARK, False)
+                del evaluated[id(inside)]
         return original(self, *args, **kwargs)
 
     patch.wrap(getattr(module, OWNER), NAME, prepare_model)

@@ -112,6 +112,7 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> dict[str, Any]:
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, **_some(chance, EVALUATION)}
     if "resume" in acts:
         arguments |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
+        arguments.pop("eval_on_start", None)  # the one that is resumed does so again
         if arguments.get("eval_strategy") and chance.random() < 0.5:
             arguments |= {"load_best_model_at_end": True, "eval_steps": 2}
     if acts.count("train") > 1 and engine.startswith("zero"):

@@ -849,21 +849,32 @@ def trained_again(cell: Cell, folder: Path) -> Gradients:
 
 def evaluated_first(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that evaluates before it trains, a row a rank."""
+    return _evaluated_first(cell, lambda model: model)
+
+
+def evaluated_without_adapter(cell: Cell, folder: Path) -> Gradients:
+    """The same, where it is evaluated as it is and trained with a LoRA around it, by another Trainer."""
+    return _evaluated_first(cell, lambda model: loading.add_lora(model, vision=False))
+
+
+def _evaluated_first(cell: Cell, made: Callable[[Any], Any]) -> Gradients:
     trainers = importlib.import_module("tests.lab.trainers")
     data = [whole_sequences.row(number) for number in range(WORLD)]
-    model = _llama()
+    right = made(_llama())
     for row in data:
-        (model(**row).loss / WORLD).backward()
+        (right(**row).loss / WORLD).backward()
     with tempfile.TemporaryDirectory(prefix="first-") as place:
         said = trainers.said_of(cell, Path(place))
         settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
+        told = {"args": settings, "data_collator": lambda rows: rows[0], "train_dataset": data}
         trainers.record(recorded := Path(place) / "gradients")
-        sets = {"train_dataset": data, "eval_dataset": data}
-        trainer = transformers.Trainer(_llama(), settings, data_collator=lambda rows: rows[0], **sets)
+        model = _llama()
+        trainer = transformers.Trainer(model, **told, eval_dataset=data)
         trainer.evaluate()
-        trainer.train()
+        trained = made(model)
+        (trainer if trained is model else transformers.Trainer(trained, **told)).train()
         found: Gradients = torch.load(recorded)
-    check(found, {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    check(found, {name: p.grad for name, p in right.named_parameters() if p.grad is not None})
     return found
 
 
@@ -1074,6 +1085,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
     "evaluated_first": evaluated_first,
+    "evaluated_without_adapter": evaluated_without_adapter,
     "best_at_end": best_at_end,
     "own_accelerator": own_accelerator,
     "asked_device": asked_device,
