@@ -101,12 +101,15 @@ def own_classes(cls: type) -> list[type]:
 
 
 class Said(NamedTuple):
-    """What a forward says."""
+    """What a forward says.
 
-    names: dict[
-        str, None
-    ]  # in the order in which it says them last: a text is embedded before the towers run
-    words: set[str]  # its parameters, and texts: of arguments by name, too
+    Attributes:
+        names: in the order in which it says them last, for a text is embedded before the towers run.
+        words: its parameters, and texts: of arguments by name, too.
+    """
+
+    names: dict[str, None]
+    words: set[str]
 
 
 _said: WeakKeyDictionary[type, Said] = WeakKeyDictionary()  # experts of a class are many

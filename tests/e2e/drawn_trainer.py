@@ -136,6 +136,7 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> dict[str, Any]:
         "input_grads": chance.random() < 0.8,
         "trainer": chance.choice(TRAINERS),
         "metrics": metrics,
+        "ignored": None,
         "callbacks": callbacks,
         "acts": acts,
         "arguments": arguments,

@@ -148,8 +148,10 @@ def main() -> None:
             trainer.train(resume_from_checkpoint=str(asked.output_dir / "checkpoint-2") if resumes else None)
         elif act == "predict":
             logged.append([trainer.predict(rows[:held]).metrics["test_loss"]])
+        elif act == "train":
+            trainer.train(ignore_keys_for_eval=told["ignored"])
         else:
-            getattr(trainer, act)()
+            trainer.evaluate()
     logged.append(of(trainer))
     after = values(trainer, trained)
     found = {"logged": [*itertools.chain(*logged)], "apart": 0.0}
