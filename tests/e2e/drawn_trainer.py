@@ -48,7 +48,7 @@ ZERO: dict[str, tuple[Any, ...]] = {
     "offload_optimizer": ({"device": "cpu"},),
 }
 ZERO3: dict[str, tuple[Any, ...]] = {
-    "stage3_param_persistence_threshold": (0, 100_000),
+    "stage3_param_persistence_threshold": (100_000,),
     "stage3_prefetch_bucket_size": (0,),
     "offload_param": ({"device": "cpu"},),
 }

@@ -198,7 +198,9 @@ def place_of(told: dict[str, Any]) -> dict[str, Any]:
     """Where it runs: DDP, a stage of ZeRO, or a version of FSDP."""
     engine = told["engine"]
     if engine.startswith("zero"):
-        config = {**DEEPSPEED, "zero_optimization": {"stage": int(engine[-1]), **told["zero"]}}
+        # By default weights this small would stay whole.
+        small = {"stage3_param_persistence_threshold": 0} if engine == "zero3" else {}
+        config = {**DEEPSPEED, "zero_optimization": {"stage": int(engine[-1]), **small, **told["zero"]}}
         return {"deepspeed": config}
     if engine.startswith("ddp"):
         search = {"ddp_find_unused_parameters": True} if engine == "ddp_unused" else {}
