@@ -53,10 +53,23 @@ VERBS = {"dpo": ("rlhf", "--rlhf_type", "dpo"), "sft": ("sft",)}
 NO_INPUTS = "'MiniCPMV' object has no attribute 'prepare_inputs_for_generation'"
 
 
+# Two ranks that copy a checkpoint's code at the same time read each other's half-written files.
+COPY = (
+    "import pathlib, sys\n"
+    "from transformers.dynamic_module_utils import get_cached_module_file\n"
+    "for file in pathlib.Path(sys.argv[1]).glob('*.py'):\n"
+    "    get_cached_module_file(sys.argv[1], file.name)\n"
+)
+
+
 def start(name: str, words: list[str | Path], standin: Path, cwd: Path, **env: str) -> Finished:
     stack = envs.read_stacks()[name]
     envs.make(stack)
-    env = {"HF_MODULES_CACHE": str(standin / "modules" / name), **env}
+    modules = standin / "modules" / name
+    env = {"HF_MODULES_CACHE": str(modules), **env}
+    if not modules.exists():
+        copied = launch.run(stack, ["python", "-c", COPY, standin / "model"], limit=120, env=env, cwd=cwd)
+        assert copied.rc == 0, str(copied)
     return launch.run(stack, words, limit=300, env=env, gloo=True, waiting=True, cwd=cwd)
 
 

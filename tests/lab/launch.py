@@ -51,7 +51,7 @@ class Finished:
 
     def __str__(self) -> str:
         end = "ran past its limit" if self.timed_out else f"exit status {self.rc}"
-        return f"{' '.join(self.command)}\n{end} after {self.seconds:.0f} s\n{self.output[-6000:]}"
+        return f"{' '.join(self.command)}\n{end} after {self.seconds:.0f} s\n{self.output[-12_000:]}"
 
 
 def run(
