@@ -9,7 +9,7 @@ Why: an evaluation prepares the model without DDP around it, and marks it as pre
 for it to be prepared, and is handed what bears the mark as it is.
 
 Since accelerate 1.14, which brought the mark (https://github.com/huggingface/accelerate/pull/3977); 1.15
-included. Every transformers from 4.45 on, beside it.
+included.
 
 The change: what was prepared for an evaluation alone is prepared anew for a training, as up to accelerate
 1.13. Left alone: one process; a model that ``torch.compile`` was put around in the evaluation, which the
@@ -55,8 +55,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
         if marked and self.num_processes > 1:
             # PEFT's model has the attributes of the one inside, the mark among them.
             for inside in [part for part in model.modules() if evaluated.get(id(part)) is part]:
-                assign(inside, MARK, False)
                 del evaluated[id(inside)]
+                if hasattr(inside, MARK):  # a compiled one bears it outside
+                    assign(inside, MARK, False)
         return original(self, *args, **kwargs)
 
     patch.wrap(getattr(module, OWNER), NAME, prepare_model)

@@ -20,6 +20,7 @@ Upstream: https://github.com/huggingface/transformers/issues/34113, whose fix br
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -55,9 +56,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def is_wrapped(model: Any) -> bool:
     """Whether FSDP1 has the whole of ``model``."""
-    from torch.distributed.fsdp import FullyShardedDataParallel
-
-    return isinstance(model, FullyShardedDataParallel)
+    fsdp = sys.modules.get("torch.distributed.fsdp")  # some builds of torch have none
+    return fsdp is not None and isinstance(model, fsdp.FullyShardedDataParallel)
 
 
 def is_inside(model: Any, wrapped: Any) -> bool:

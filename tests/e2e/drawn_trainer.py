@@ -115,10 +115,8 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> dict[str, Any]:
         arguments.pop("eval_on_start", None)  # the one that is resumed does so again
         if arguments.get("eval_strategy") and chance.random() < 0.5:
             arguments |= {"load_best_model_at_end": True, "eval_steps": 2}
-    if acts[0] == "evaluate":
-        arguments.pop(
-            "neftune_noise_alpha", None
-        )  # its noise is other noise after what is not in the measure
+    if acts[0] == "evaluate":  # which is not in the measure: noise after it is other noise
+        arguments.pop("neftune_noise_alpha", None)
     if acts.count("train") > 1 and engine.startswith("zero"):
         arguments["optim"] = "sgd"  # the Trainer makes a new optimizer there, which knows nothing of before
     if engine == "fsdp1":  # what a unit does not use of its own has a zero, on which weight decay acts
