@@ -32,6 +32,7 @@ _READ = (
         "_QUOTED",
         "_CALLED",
         "_CLASS",
+        "_SAYS",
         "_MARKED",
         "_POINTED",
         "_TITLED",
@@ -79,6 +80,8 @@ def known() -> dict[str, Any]:
         "partsAlone": grounds.read().within,
         "saysOf": grounds.read().says_of,
         "vague": sorted(grounds._VAGUE),
+        "anyError": grounds._ANY,
+        "brackets": grounds._BRACKETS,
         "engines": {name: each._asdict() for name, each in vocabulary.read().engines.items()},
     }
 

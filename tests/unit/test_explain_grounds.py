@@ -555,3 +555,39 @@ def test_what_a_launcher_says_is_not_how_a_traceback_ends_that_is_cut() -> None:
 def test_a_title_says_what_is_none_and_what_is_not_found() -> None:
     assert page("# The vision tower is None after loading\n\nsee above\n") == "missing"
     assert page("it ends in ValueError: Not find vision tower: zoo/clip\n") == "hub"
+
+
+TITLES = [
+    ("VLM training error: the number of images differs from the number of tokens\n\nSee above.", "data"),
+    ("Unknown vision tower: /ckpt/clip\n\nIt is there.", "hub"),
+    ("[Bug] ValueError: Error occurred while reading dataset demo\n\nWhy?", "data"),
+    ("A model\n\nIt fails (NotImplementedError: Phi-9 is not supported yet).\nvLLM, too?", "versions"),
+    ("IndexError: Invalid key: 7 is out of bounds for size 0", "data"),
+    ("lib.errors.CompatibilityError: The dataset is in another format", "versions"),
+    ("ValueError: Frames should be in the range of 2 to 8", "data"),
+    ("ValueError: Unknown role: narrator", "data"),
+    ("AssertionError: Failed to find an engine's checkpoint", "no-state"),
+    ("wandb.errors.UsageError: api_key not configured", "tracker"),
+    ("requests.exceptions.ConnectionError: HTTPConnectionPool(host='0.0.0.0', port=8000)", "server"),
+    ("einops.EinopsError: Error while processing a pattern", "shapes"),
+    ("RuntimeError: Inner:x.ts:2 OPS function error: Conv3D, error code is 5", "cuda"),
+    (
+        f"{CUT}{frame('/w/my.py', 'f')}    raise ValueError('x')\nValueError: Make sure it is a list",
+        "other-type",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "id_"), TITLES)
+def test_a_title_says_what_an_error_says_and_a_bracket_holds_no_more(text: str, id_: str) -> None:
+    assert page(text) == id_
+
+
+def test_the_title_stands_before_what_ranks_print() -> None:
+    text = "Deploying ends in EZ9999: Inner Error\nSee:\n[rank0]: pip install x\n[rank0]: It stops.\n"
+    assert page(text) == "cuda"
+
+
+def test_a_communication_timeout_is_what_the_watchdog_says_of_others() -> None:
+    watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)"
+    assert page(f"An NCCL communication timeout was reported\n\n[rank2]: {watchdog}\n") != "network"

@@ -63,6 +63,7 @@
       this.POINTED = of("POINTED", "uy");
       this.TITLED = of("TITLED", "giu");
       this.CLASS = of("CLASS", "gu");
+      this.SAYS = of("SAYS", "iu");
       this.CALLED = of("CALLED", "gu");
       this.RAISED = of("RAISED", "u");
       this.SETTING = new RegExp(`^(?:${data.expressions.SETTING})$`, "u");
@@ -635,6 +636,21 @@
     return page(error, saidIn(text.slice(at).trimStart(), known), part, code, known);
   }
 
+  /** `said`, up to where the bracket or the quotation marks end that stand right before it. */
+  function bracketed(before, said, known) {
+    const [, closes] = known.data.brackets.find(([opens]) => before.endsWith(opens)) || ["", ""];
+    const inside = closes ? said.split(closes)[0] : said;
+    return closes === ")" && inside.includes("(") ? said : inside;
+  }
+
+  /** The page that words of `title` lead to, which names no exception; or nothing. */
+  function pageTitled(title, known) {
+    const found = title ? page("", title, "", "", known) : "", match = known.SAYS.exec(title);
+    if (found || !match) return found;
+    const words = title.slice(match.index + match[0].length);
+    return known.data.anyError.map((error) => page(error, words, "", "", known)).find(Boolean) || "";
+  }
+
   /** The line of `text` that `at` is in. */
   function lineAt(text, at) {
     return text.slice(text.lastIndexOf("\n", at - 1) + 1).split("\n")[0];
@@ -646,7 +662,8 @@
     for (const text of [title, message.text]) {
       for (const match of text.matchAll(known.QUOTED)) {
         const before = text.slice(0, match.index).split("\n").at(-1);
-        const found = page(match[1], saidIn(text.slice(match.index), known), part, before, known);
+        const words = bracketed(before, saidIn(text.slice(match.index), known), known);
+        const found = page(match[1], words, part, before, known);
         if (found) return [found, lineAt(text, match.index)];
       }
     }
@@ -756,6 +773,7 @@
 
     tell() {
       const { known, loose } = this;
+      loose.unshift(...loose.splice(Math.max(loose.findIndex(({ source }) => !source), 0), 1));
       const named = new Set(this.hits.filter(({ symptom }) => ["error", "echo"].includes(symptom.kind)).map(({ message }) => message));
       const unknown = first(this.errors.filter((error) => !named.has(error)), (each) => each.at);
       if (unknown && this.hits.some(({ symptom }) => symptom.kind === "error")) return;
@@ -856,7 +874,7 @@
         return [found, { ...each, line: line || each.line }];
       });
       if (cut) pages.push([pageCut(cut, known), cut]);
-      if (loose.length) pages.push([title ? page("", title, "", "", known) : "", loose[0]]);
+      if (loose.length) pages.push([pageTitled(title, known), loose[0]]);
     }
     const found = pages.find(([page]) => known.failures.has(page));
     return found ? [known.failures.get(found[0]), found[1]] : [null];

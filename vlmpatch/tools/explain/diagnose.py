@@ -150,6 +150,9 @@ class _Findings:
 
         Beside an error that nothing here knows it is perhaps that too.
         """
+        # The title comes before what ranks print, also where a rank has ended first.
+        plain = next((number for number, each in enumerate(self.loose) if not each.source), 0)
+        self.loose[: plain + 1] = self.loose[plain : plain + 1] + self.loose[:plain]
         known = {id(hit.message) for hit in self.hits if hit.symptom.kind in ("error", "echo")}
         unknown = min(
             (error for error in self.errors if id(error) not in known),

@@ -46,6 +46,12 @@ _TITLED = re.compile(
     r"|Stop ?Iteration)s?(?![A-Za-z0-9_])",
     re.IGNORECASE,
 )
+# What a title says an error says, without its class; and the classes that such words are tried as.
+_SAYS = re.compile(
+    r"(?:^|[\s\])】])(?:errors?|bug|exception|报错|错误|异常) ?[:：] {0,3}(?=\S)", re.IGNORECASE
+)
+_ANY = ("ValueError", "RuntimeError")
+_BRACKETS = (("(", ")"), ("（", "）"), ("`", "`"), ("**", "**"))
 # The name of a class, of which some say enough.
 _CLASS = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Za-z0-9]{2,60}Error)(?![A-Za-z0-9_])")
 _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's prose must say more
@@ -124,7 +130,8 @@ class Grounds(NamedTuple):
         for text in (title, message.text):
             for match in _QUOTED.finditer(text):
                 before = text[: match.start()].rpartition("\n")[2]
-                if page := self._page(match[1], said(text[match.start() :]), part, before):
+                words = _bracketed(before, said(text[match.start() :]))
+                if page := self._page(match[1], words, part, before):
                     return page, _line(text, match.start())
         if page := self._raised(title, part):
             return page, title
@@ -141,7 +148,11 @@ class Grounds(NamedTuple):
 
     def titled(self, title: str) -> str:
         """The page that words of ``title`` lead to, which names no exception; or nothing."""
-        return self._page("", title, "", "") if title else ""
+        page = self._page("", title, "", "") if title else ""
+        if page or not (match := _SAYS.search(title)):
+            return page
+        words = title[match.end() :]
+        return next(filter(None, (self._page(error, words, "", "") for error in _ANY)), "")
 
     def _unnamed(self, text: str, part: str) -> tuple[str, int]:
         """The page of what a line of ``text`` says that only one kind of exception says, and where."""
@@ -176,6 +187,13 @@ class Grounds(NamedTuple):
                 if any(sign in frame for sign in signs):
                     return part
         return ""
+
+
+def _bracketed(before: str, said: str) -> str:
+    """``said``, up to where the bracket or the quotation marks end that stand right ``before`` it."""
+    closes = next((closes for opens, closes in _BRACKETS if before.endswith(opens)), "")
+    within = said.partition(closes)[0] if closes else said
+    return said if closes == ")" and "(" in within else within
 
 
 def _line(text: str, at: int) -> str:

@@ -30,6 +30,7 @@ _PRINTED = re.compile(
     r"[^\n]{0,300}\.py:\d{1,6}: \w{1,40}warning: |\s*warnings\.warn\("
     r"|[^\n]{0,120}\d{1,3}%\|[^\n]{0,300}/s(?:ec)?(?:ond)?[^\w]{0,4}$"
     r"|[^\n]{0,60}\[(?:info|debug)[\]|]|\s*use_cache=true is incompatible with"
+    r"|triton not installed or not compatible"
 )
 _WORD = re.compile("[0-9a-z_]")
 _FRACTION = re.compile("[.]?[0-9]{0,20}[1-9]")
