@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e import drawn_trainer
+from tests.e2e import drawing, drawn_trainer
 from tests.lab import envs, launch
 
 STACK = "tf457-ds0182"
@@ -54,7 +54,7 @@ ADVISED: dict[str, dict[str, Any]] = {
     for name, ignored in {"all": None, "named": ["past_key_values", "image_hidden_states"]}.items()
 }
 EVERY = FOUND | ADVISED
-Ended = dict[str, drawn_trainer.Ended]
+Ended = dict[str, drawing.Ended]
 
 
 @pytest.fixture(scope="module")
@@ -70,13 +70,13 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_what_was_drawn_trains_as_ddp_does(name: str, ended: Ended) -> None:
-    said = "\n".join(map(drawn_trainer.said, ended[name]))
-    assert drawn_trainer.word(*ended[name]) == "fixed", said
+    said = "\n".join(map(drawing.said, ended[name]))
+    assert drawing.word(*ended[name]) == "fixed", said
 
 
 def test_what_is_named_is_not_gathered(ended: Ended) -> None:
-    said = "\n".join(map(drawn_trainer.said, (*ended["all"], *ended["named"])))
-    assert [drawn_trainer.word(*ended[name]) for name in ADVISED] == ["without a measure", "fixed"], said
+    said = "\n".join(map(drawing.said, (*ended["all"], *ended["named"])))
+    assert [drawing.word(*ended[name]) for name in ADVISED] == ["without a measure", "fixed"], said
 
 
 def test_a_seed_draws_the_same_again() -> None:

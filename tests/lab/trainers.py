@@ -77,14 +77,7 @@ def record(out: Path) -> list[str]:
             torch.save({name: value.float().clone() for name, value in found.items()}, out)
 
     models: list[Any] = []
-    handler = importlib.import_module("transformers.trainer_callback").CallbackHandler
-    set_up = handler.__init__
-
-    def set_up_with_recorder(self: Any, *args: Any, **kwargs: Any) -> None:
-        set_up(self, *args, **kwargs)
-        self.callbacks.append(Recorder())
-
-    handler.__init__ = set_up_with_recorder
+    call(Recorder)
     deepspeed = importlib.import_module("deepspeed")
     step = deepspeed.DeepSpeedEngine.step
 
@@ -95,6 +88,18 @@ def record(out: Path) -> list[str]:
 
     deepspeed.DeepSpeedEngine.step = recording_step
     return done
+
+
+def call(callback: Callable[[], Any]) -> None:
+    """Every Trainer made from now on calls one of these."""
+    handler = importlib.import_module("transformers.trainer_callback").CallbackHandler
+    set_up = handler.__init__
+
+    def set_up_with_callback(self: Any, *args: Any, **kwargs: Any) -> None:
+        set_up(self, *args, **kwargs)
+        self.callbacks.append(callback())
+
+    handler.__init__ = set_up_with_callback
 
 
 @contextlib.contextmanager
@@ -169,6 +174,37 @@ def _deepspeed_config(cell: Cell) -> dict[str, Any]:
 def model_with_lora(cell: Cell, folder: Path) -> Any:
     model = loading.load(cell, folder)
     return model if cell.tuning == "full" else loading.add_lora(model, vision=cell.tuning == "lora")
+
+
+DEEPSPEED = {  # what is left to transformers
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "fp16": {"enabled": "auto"},  # transformers 4 hands images over in fp16 where no precision is named
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+}
+
+
+def place_of(
+    engine: str, zero: dict[str, Any] | None = None, fsdp: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """Arguments of a Trainer for where it runs.
+
+    Args:
+        engine: DDP (``ddp_unused`` searches for unused parameters), a stage of ZeRO, or a version of FSDP.
+        zero: of DeepSpeed's ``zero_optimization``; what only ZeRO-3 knows is left out of the others.
+        fsdp: of ``fsdp_config``.
+    """
+    if engine.startswith("zero"):
+        known = {n: v for n, v in (zero or {}).items() if engine == "zero3" or not n.startswith("stage3")}
+        return {"deepspeed": {**DEEPSPEED, "zero_optimization": {"stage": int(engine[-1]), **known}}}
+    if engine.startswith("ddp"):
+        search = {"ddp_find_unused_parameters": True} if engine == "ddp_unused" else {}
+        return {"use_cpu": True, "ddp_backend": "gloo", **search}
+    let_accelerate_shard_on_cpu(engine[-1])
+    config = {"version": int(engine[-1]), "sync_module_states": False, **(fsdp or {})}
+    return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
 
 
 def rows(folder: Path, name: str) -> list[dict[str, Any]]:
@@ -336,8 +372,7 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
         "lora_dropout": 0,
         "freeze_vit": cell.tuning == "lora_llm",
     }
-    package, tuner = ("swift.llm", "train_type") if old_swift() else ("swift", "tuner_type")
-    settings[tuner] = "full" if cell.tuning == "full" else "lora"
+    settings["tuner_type"] = "full" if cell.tuning == "full" else "lora"
     if cell.engine.startswith("zero"):
         config = output.with_suffix(".deepspeed.json")
         said = engines.deepspeed_config(cell)
@@ -345,9 +380,15 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
         config.write_text(json.dumps(said))
         settings["deepspeed"] = str(config)
     settings |= {"rlhf_type": "dpo"} if preference else {}
-    words = [word for name, value in settings.items() for word in (f"--{name}", _said(value))]
-    main = "rlhf_main" if preference else "sft_main"
-    getattr(importlib.import_module(package), main)(words)
+    swift_command("rlhf" if preference else "sft", settings)
+
+
+def swift_command(verb: str, settings: dict[str, Any]) -> None:
+    """``swift VERB`` and its arguments, by the names that 4.x has for them."""
+    if old_swift():
+        settings = {("train_type" if n == "tuner_type" else n): v for n, v in settings.items()}
+    words = [word for name, value in settings.items() for word in (f"--{name}", *_said(value))]
+    getattr(importlib.import_module("swift.llm" if old_swift() else "swift"), f"{verb}_main")(words)
 
 
 def swift_dpo(cell: Cell, folder: Path, output: Path) -> None:
@@ -360,8 +401,10 @@ def old_swift() -> bool:
     return version("ms-swift").startswith("3.")
 
 
-def _said(value: Any) -> str:
-    return json.dumps(value) if isinstance(value, dict | bool) else str(value)
+def _said(value: Any) -> list[str]:
+    if isinstance(value, list | tuple):
+        return [str(each) for each in value]
+    return [json.dumps(value) if isinstance(value, dict | bool) else str(value)]
 
 
 def trl_grpo(cell: Cell, folder: Path, output: Path, **more: Any) -> None:

@@ -1,22 +1,18 @@
 """HF Trainer, told by one JSON object what to do; it ends with one line of what came of it.
 
-``tests.e2e.drawn_trainer`` draws what it is told. ``FOUND`` and a JSON object: every loss, norm of gradients
-and evaluation that the Trainer logged, and how far the trained parameters are from those of the training that
-is right, as a share of the most that it moved any (``--right``; ``--keep`` makes such a file).
+``tests.e2e.drawn_trainer`` draws what it is told, ``tests.lab.found`` has the line.
 """
 
-import argparse
 import importlib
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-from tests.lab import resumed, trainers
-from vlmpatch_lab import loading, recording
+from tests.lab import found, resumed, trainers
+from vlmpatch_lab import loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.samples import Samples
 
@@ -35,15 +31,6 @@ COMMON = {
     "remove_unused_columns": False,
     "optim": "adamw_torch",
 }
-DEEPSPEED = {
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "fp16": {"enabled": "auto"},  # transformers 4 hands images over in fp16 where no precision is named
-    "zero_allow_untested_optimizer": True,
-    "zero_force_ds_cpu_optimizer": False,
-}
-LOGGED = ("loss", "grad_norm", "eval_loss", "test_loss", "eval_mean")
 
 
 class OwnLoss(transformers.Trainer):  # type: ignore[misc]
@@ -99,16 +86,14 @@ CALLBACKS = {"freezing": Freezing, "evaluating": EvaluatingOnce}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = found.parser()
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--told", type=json.loads, required=True)
     parser.add_argument("--output_dir", type=Path, required=True)
-    parser.add_argument("--keep", type=Path)
-    parser.add_argument("--right", type=Path)
     asked = parser.parse_args()
     told = asked.told
     trainers.name_one_cpu()
-    place = place_of(told)
+    small = {"stage3_param_persistence_threshold": 0}  # by default weights this small would stay whole
+    place = trainers.place_of(told["engine"], {**small, **told["zero"]}, told["fsdp"])
     cell = Cell(told["kind"], tuning=told["tuning"], checkpointing="off", scenario=told["scenario"])
     samples = Samples(cell, asked.model)
     rows = [(samples.image if image else samples.text)(n) for n, image in enumerate(told["rows"])]
@@ -137,12 +122,12 @@ def main() -> None:
         )
 
     trainer = made()
-    trained = {trainers.plain(n) for n, p in trainer.model.named_parameters() if p.requires_grad}
-    before = values(trainer, trained) if asked.keep else {}
+    trained = found.trained(trainer.model)
+    before = found.values(trainer.model, trained) if asked.keep else {}
     for act in told["acts"]:
         if act in ("resume", "again"):
             importlib.import_module("accelerate.state").AcceleratorState._reset_state()
-            logged.append(of(trainer))
+            logged.append(found.logged(trainer.state.log_history))
             resumes = act == "resume"
             trainer = made(resumed.APART if resumes else 0.0)
             trainer.train(resume_from_checkpoint=str(asked.output_dir / "checkpoint-2") if resumes else None)
@@ -152,17 +137,9 @@ def main() -> None:
             trainer.train(ignore_keys_for_eval=told["ignored"])
         else:
             trainer.evaluate()
-    logged.append(of(trainer))
-    after = values(trainer, trained)
-    found = {"logged": [*itertools.chain(*logged)], "apart": 0.0}
-    if asked.right:
-        right = torch.load(asked.right)
-        most = max(float((right["after"][n] - v).abs().max()) for n, v in right["before"].items())
-        found["apart"] = max(float((after[n] - v).abs().max()) for n, v in right["after"].items()) / most
-    if torch.distributed.get_rank() == 0:
-        if asked.keep:
-            torch.save({"before": before, "after": after}, asked.keep)
-        print("FOUND", json.dumps(found), flush=True)
+    logged.append(found.logged(trainer.state.log_history))
+    after = found.values(trainer.model, trained)
+    found.tell(asked, [*itertools.chain(*logged)], before, after)
 
 
 def known(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -179,35 +156,6 @@ def largest(logits: Any, labels: Any) -> Any:
 
 def mean(predicted: Any) -> dict[str, float]:
     return {"mean": float(predicted.predictions.mean())}
-
-
-def of(trainer: Any) -> list[float]:
-    return [float(entry[name]) for entry in trainer.state.log_history for name in LOGGED if name in entry]
-
-
-def values(trainer: Any, trained: set[str]) -> dict[str, Any]:
-    """Of what was trained at first: ZeRO-3 shows no master copy of what is frozen."""
-    for name, parameter in trainer.model.named_parameters():
-        parameter.requires_grad_(trainers.plain(name) in trained)
-    with trainers.gathered(trainer.model):
-        found: dict[str, Any] = recording.parameters(trainer.model)
-    return {trainers.plain(name): value for name, value in found.items()}
-
-
-def place_of(told: dict[str, Any]) -> dict[str, Any]:
-    """Where it runs: DDP, a stage of ZeRO, or a version of FSDP."""
-    engine = told["engine"]
-    if engine.startswith("zero"):
-        # By default weights this small would stay whole.
-        small = {"stage3_param_persistence_threshold": 0} if engine == "zero3" else {}
-        config = {**DEEPSPEED, "zero_optimization": {"stage": int(engine[-1]), **small, **told["zero"]}}
-        return {"deepspeed": config}
-    if engine.startswith("ddp"):
-        search = {"ddp_find_unused_parameters": True} if engine == "ddp_unused" else {}
-        return {"use_cpu": True, "ddp_backend": "gloo", **search}
-    trainers.let_accelerate_shard_on_cpu(engine[-1])
-    config = {"version": int(engine[-1]), "sync_module_states": False, **told["fsdp"]}
-    return {"fsdp": "full_shard auto_wrap", "fsdp_config": config}
 
 
 if __name__ == "__main__":

@@ -21,13 +21,6 @@ from tests.families._shared.sizes import TEXT
 from tests.lab import trainers
 
 EVERYWHERE = r".*(q_proj|k_proj|v_proj|o_proj|qkv|fc1|fc2)"
-DEEPSPEED = {
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "fp16": {"enabled": "auto"},
-    "zero_allow_untested_optimizer": True,
-}
 COMMON = {
     "per_device_train_batch_size": 1,
     "gradient_accumulation_steps": 2,
@@ -40,6 +33,7 @@ COMMON = {
     "disable_tqdm": True,
     "bf16": False,
     "remove_unused_columns": False,
+    "optim": "adamw_torch",
 }
 
 
@@ -53,19 +47,8 @@ def main() -> None:
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--adapter", type=json.loads)
     asked = parser.parse_args()
-    settings = COMMON | place_of(asked.engine) | {"output_dir": asked.output_dir} | asked.options
+    settings = COMMON | trainers.place_of(asked.engine) | {"output_dir": asked.output_dir} | asked.options
     TRAINERS[asked.trainer](asked, settings)
-
-
-def place_of(engine: str) -> dict[str, Any]:
-    """Where it runs: DDP, a stage of ZeRO, or a version of FSDP."""
-    if engine.startswith("zero"):
-        return {"deepspeed": {**DEEPSPEED, "zero_optimization": {"stage": int(engine[-1])}}}
-    if engine == "ddp":
-        return {"use_cpu": True, "ddp_backend": "gloo"}
-    trainers.let_accelerate_shard_on_cpu(engine[-1])
-    config = {"version": int(engine[-1]), "sync_module_states": False}
-    return {"optim": "adamw_torch", "fsdp": "full_shard auto_wrap", "fsdp_config": config}
 
 
 def adapter_of(asked: argparse.Namespace) -> dict[str, Any]:

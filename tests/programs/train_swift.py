@@ -1,0 +1,120 @@
+"""ms-swift, told by one JSON object what to do; it ends with one line of what came of it.
+
+``tests.e2e.drawn_swift`` draws what it is told, ``tests.lab.found`` has the line.
+"""
+
+import dataclasses
+import functools
+import importlib
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from tests.lab import found, trainers
+
+COMMON = {
+    "torch_dtype": "float32",
+    "fp16": False,
+    "bf16": False,
+    "learning_rate": 1e-3,
+    "adam_epsilon": 1e-3,  # of a gradient that is nearly nothing Adam would make rounding as large as any
+    "weight_decay": 0,
+    "lr_scheduler_type": "constant",
+    "optim": "adamw_torch",
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "check_model": False,
+    "add_version": False,
+    "split_dataset_ratio": 0,
+    "dataset_num_proc": 1,
+    "dataloader_num_workers": 0,
+    "dataset_shuffle": False,
+    "train_dataloader_shuffle": False,
+    "lora_rank": 4,
+    "lora_alpha": 8,
+    "lora_dropout": 0,
+}
+
+
+def main() -> None:
+    asked = found.parser().parse_args()
+    told = asked.told
+    trainers.name_one_cpu()
+    trainers.call(lambda: Meter(asked))
+    if told["begins"] is not None:
+        begin(told["begins"])
+    know_the_image(Path(told["arguments"]["model"]))
+    arguments = {**COMMON, **place_of(told), **told["arguments"]}
+    trainers.swift_command(told["verb"], known(told["verb"], arguments))
+
+
+class Meter(transformers.TrainerCallback):  # type: ignore[misc]
+    """Says what came of the training that calls it."""
+
+    def __init__(self, asked: Any) -> None:
+        self.asked = asked
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trained = found.trained(kwargs["model"])
+        self.before = found.values(kwargs["model"], self.trained) if self.asked.keep else {}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        after = found.values(kwargs["model"], self.trained)
+        found.tell(self.asked, found.logged(state.log_history), self.before, after)
+
+
+def begin(seed: int) -> None:
+    """Give LoRA the same weights under every engine: under ZeRO-3 other numbers are drawn before them."""
+    made = transformers.Trainer.__init__
+
+    @functools.wraps(made)  # whose parameters ms-swift asks for
+    def fill(self: Any, model: Any = None, *args: Any, **kwargs: Any) -> None:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_" in name and parameter.requires_grad and "magnitude" not in name:
+                    drawn = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+                    parameter.copy_(torch.randn(parameter.shape, generator=drawn) * 0.1)
+        made(self, model, *args, **kwargs)
+
+    transformers.Trainer.__init__ = fill
+
+
+def know_the_image(model: Path) -> None:
+    """ms-swift's Qwen2-VL knows what stands for an image by its number in Qwen's own vocabulary."""
+    home = "swift.llm.template.template.qwen" if trainers.old_swift() else "swift.template.templates.qwen"
+    template = importlib.import_module(home).Qwen2VLTemplate
+    config = json.loads((model / "config.json").read_text())
+    template.image_token_id = config.get("image_token_id", template.image_token_id)
+
+
+def place_of(told: dict[str, Any]) -> dict[str, Any]:
+    """Where it runs, in ms-swift's words."""
+    if told["preset"]:
+        return {"deepspeed": told["engine"]}
+    small = {"stage3_param_persistence_threshold": 0}  # by default weights this small would stay whole
+    place = trainers.place_of(told["engine"], {**small, **told["zero"]}, told["fsdp"])
+    if told["engine"].startswith("fsdp") and not trainers.old_swift():
+        config = {"fsdp_version": int(told["engine"][-1]), "cpu_ram_efficient_loading": False}
+        return {"fsdp": {"fsdp": place["fsdp"], "fsdp_config": {**place["fsdp_config"], **config}}}
+    return place
+
+
+def known(verb: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those that this release has."""
+    if trainers.old_swift():
+        argument = importlib.import_module("swift.llm.argument")
+        fields = argument.TrainArguments if verb == "sft" else argument.RLHFArguments
+    else:
+        argument = importlib.import_module("swift.arguments")
+        fields = argument.SftArguments if verb == "sft" else argument.RLHFArguments
+    names = {field.name for field in dataclasses.fields(fields)} | {"tuner_type"}
+    return {name: value for name, value in arguments.items() if name in names}
+
+
+if __name__ == "__main__":
+    main()
