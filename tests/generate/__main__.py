@@ -28,7 +28,10 @@ def main() -> int:
         return 1 if left else 0
     if asked.untranslated:
         owed = untranslated.owed()
-        print("\n".join(owed) or "everything has its Chinese")
+        for line in owed:
+            print(line)
+        if not owed:
+            print("everything has its Chinese", file=sys.stderr)  # the list itself is empty
         return 1 if owed else 0
     made = wanted()
     changed = pages.stale(made) if asked.check else pages.write(made)
