@@ -29,13 +29,23 @@ class AllOrNone:
         self._key = f"{run_prefix()}/together/{name}/{group_name(group)}"
         self._size = sys.modules["torch.distributed"].get_world_size(group)
         self._came = 0
-        self.alone = False  # some ranks did not come once
+        self.alone = False  # some ranks did not come once, or nobody could be asked
+        self.missed = False  # some did not come
 
     def come(self) -> bool:
         """Wait for the other ranks, a minute at most; returns whether all came, which is the same on each."""
         if self.alone:
             return False
-        store, self._came = job_store(), self._came + 1
+        try:
+            self.missed = not self._all_come(job_store())
+        except Exception:  # a store of a script's own may offer no more than what a job begins with
+            self.alone = True
+            return False
+        self.alone = self.missed
+        return not self.alone
+
+    def _all_come(self, store: Any) -> bool:
+        self._came += 1
         key = f"{self._key}/{self._came}"
         last = store.add(f"{key}/here", 1) == self._size
         until = time.monotonic() + WAIT
@@ -45,8 +55,7 @@ class AllOrNone:
         decided = store.compare_set(key, "", ALL if last else NONE).decode()
         if last:
             self._forget(store)
-        self.alone = decided == NONE
-        return not self.alone
+        return bool(decided == ALL)
 
     def _forget(self, store: Any) -> None:
         """The time before: all have come once more, so all have read how that ended."""

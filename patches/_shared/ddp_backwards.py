@@ -46,7 +46,9 @@ def at_backwards(ddp: Any, output: Any, begins: Callable[[Any], None]) -> None:
             begins(its)
 
     # on the nodes: a hook of a tensor is seen where the tensor is saved or printed
-    for node in {tensor.grad_fn for tensor in tensors_of(output) if tensor.grad_fn is not None}:
+    with sys.modules["torch"]._C.DisableTorchFunction():  # a mode or a subclass may count what it sees
+        nodes = {tensor.grad_fn for tensor in tensors_of(output)} - {None}
+    for node in nodes:
         node.register_prehook(comes)
 
 

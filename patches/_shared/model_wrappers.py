@@ -35,7 +35,7 @@ def called_as(wrapper: Any, root: Any) -> list[Any]:
 
 
 def _is_tuner_of(wrapper: Any, module: Any) -> bool:
-    of_peft = type(module).__module__.partition(".")[0] == "peft"
+    of_peft = str(type(module).__module__).partition(".")[0] == "peft"
     return of_peft and any(child is wrapper for child in module.children())
 
 
@@ -87,7 +87,10 @@ def models_in(wrapper: Any) -> list[Any]:
         inner
         for inner in wrapper.modules()
         if inner in known
-        or (type(inner).__module__.startswith("transformers.") and any(m in known for m in inner.children()))
+        or (
+            str(type(inner).__module__).startswith("transformers.")
+            and any(m in known for m in inner.children())
+        )
     ]
 
 
@@ -96,7 +99,7 @@ def own_classes(cls: type) -> list[type]:
     return [
         base
         for base in cls.__mro__
-        if base.__module__.partition(".")[0] not in (*_LIBRARIES, "builtins", "abc", "typing")
+        if str(base.__module__).partition(".")[0] not in (*_LIBRARIES, "builtins", "abc", "typing")
     ]
 
 
@@ -145,7 +148,10 @@ def _codes_of_method(own: list[type], method: str) -> Iterator[CodeType]:
 
 def _code(method: Any) -> CodeType | None:
     function = method.fget if isinstance(method, property) else method
-    found = inspect.unwrap(function) if callable(function) else None
+    try:
+        found = inspect.unwrap(function) if callable(function) else None
+    except Exception:  # a callable of a script's own, which answers for any name, or leads back to itself
+        return None
     return found.__code__ if isinstance(found, FunctionType) else None
 
 

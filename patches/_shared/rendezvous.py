@@ -109,10 +109,11 @@ def rendezvous(patch: Patch, parameters: Iterable[Any], what: str, told: str = "
         _held.clear()
         _counted_in[:] = [weakref.ref(_group())]
     _held[what] += 1
-    this = _Rendezvous(patch, store, what, told, why)
     _waiting[:] = [f"{what}/{_held[what]}"]
     try:
-        over = this.wait()
+        over = _Rendezvous(patch, store, what, told, why).wait()
+    except RuntimeError:  # a store that has ended, or of a script's own: as it would be without a rendezvous
+        over = ""
     finally:
         _waiting.clear()
     if over:

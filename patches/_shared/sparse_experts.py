@@ -79,7 +79,7 @@ def skips_experts(block: Any) -> bool:
 
 def _methods(cls: type) -> Iterator[ast.FunctionDef]:
     """What ``cls`` says about itself, as far as its source can be read."""
-    own = (base for base in cls.__mro__ if not base.__module__.startswith(("torch.", "builtins")))
+    own = (base for base in cls.__mro__ if not str(base.__module__).startswith(("torch.", "builtins")))
     names = {name: value for base in reversed([*own]) for name, value in vars(base).items()}
     for value in names.values():
         if inspect.isfunction(value) and value.__name__ != "__init__":

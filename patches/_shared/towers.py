@@ -68,7 +68,7 @@ def _embeds(method: Any) -> bool:
 
     One that is given the embeddings (Idefics3's ``inputs_merger``) embeds a token where it is given no text.
     """
-    code = getattr(inspect.unwrap(method), "__code__", None) if inspect.isfunction(method) else None
+    code = getattr(_unwrapped(method), "__code__", None) if inspect.isfunction(method) else None
     if code is None or "inputs_embeds" in code.co_varnames[: code.co_argcount]:
         return False
     return {"get_input_embeddings", "masked_scatter"} <= {*code.co_names}
@@ -105,8 +105,14 @@ def _projected_by(cls: type, names: list[str]) -> bool:
 def code_of(cls: type) -> Any:
     """The code of the forward that ``cls`` itself has."""
     forward = vars(cls).get("forward")
-    function = inspect.unwrap(forward) if inspect.isfunction(forward) else None
-    return getattr(function, "__code__", None)
+    return getattr(_unwrapped(forward), "__code__", None) if inspect.isfunction(forward) else None
+
+
+def _unwrapped(function: Any) -> Any:
+    try:
+        return inspect.unwrap(function)
+    except Exception:  # what it says that it is around is anything, or itself
+        return None
 
 
 def parameters_of(cls: type) -> tuple[str, ...]:

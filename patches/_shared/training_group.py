@@ -210,11 +210,19 @@ def _gathers(handle: Any) -> bool:
 
 
 def _fully_shard_groups(module: Any) -> list[Any]:
+    """Those that gather a unit in ``module``, and where a backward follows those that reduce it, too.
+
+    Replicas (HSDP) wait for each other in a backward alone: in an evaluation each may run as many batches as
+    it has.
+    """
+    trains = sys.modules["torch"].is_grad_enabled()
     units = (inner._get_fsdp_state() for inner in module.modules() if hasattr(inner, "_get_fsdp_state"))
     for unit in units:
         # One group of parameters a unit until torch 2.14, then a list of them.
         single = getattr(unit, "_fsdp_param_group", None)
         for group in getattr(unit, "_fsdp_param_groups", None) or [single]:
             if group is not None:
-                return list(group.mesh_info.mesh.get_all_groups())
+                gathers = getattr(group.mesh_info, "shard_process_group", None)
+                whole = group.mesh_info.mesh.get_all_groups() if trains else [gathers]
+                return [each for each in whole if each is not None]
     return []

@@ -163,7 +163,7 @@ def _followed(cls: type) -> Iterator[tuple[FunctionType, ast.FunctionDef]]:
 
 def _own(cls: type) -> dict[str, FunctionType]:
     """The methods of ``cls`` that are not torch's."""
-    bases = (base for base in cls.__mro__ if not base.__module__.startswith(("torch.", "builtins")))
+    bases = (base for base in cls.__mro__ if not str(base.__module__).startswith(("torch.", "builtins")))
     every = {name: value for base in reversed([*bases]) for name, value in vars(base).items()}
     return {name: value for name, value in every.items() if isinstance(value, FunctionType)}
 

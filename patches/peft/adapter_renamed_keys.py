@@ -49,8 +49,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Rename the keys that go in, and look at what did not find its place."""
 
     def put(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        state = STATE.of(args, kwargs)
-        new = renamed(MODEL.of(args, kwargs), state)
+        model, state = MODEL.of(args, kwargs), STATE.of(args, kwargs)
+        if not hasattr(model, "named_modules") or state is None:  # the call says itself what it lacks
+            return original(*args, **kwargs)
+        new = renamed(model, state)
         moved = [(old, key) for old, key in zip(state, new, strict=True) if old != key]
         if moved:
             old, key = moved[0]

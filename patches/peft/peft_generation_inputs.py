@@ -24,9 +24,10 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Argument, Code, Patch
 
 CLASSES = ("PeftModelForCausalLM", "PeftModelForSeq2SeqLM")
+MODEL = Argument(0, "model")
 METHODS = ("prepare_inputs_for_generation", "_prepare_encoder_decoder_kwargs_for_generation")
 
 
@@ -41,11 +42,12 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Lend the methods to the model's class while PEFT wraps it."""
 
-    def construct(original: Callable[..., None], self: Any, /, model: Any, *args: Any, **kwargs: Any) -> None:
+    def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
+        model = MODEL.of(args, kwargs)
         with contextlib.ExitStack() as lent:
             for name, method in missing(model).items():
                 lent.enter_context(patch.swapped(type(model), name, method))
-            original(self, model, *args, **kwargs)
+            original(self, *args, **kwargs)
 
     for name in CLASSES:
         patch.wrap(getattr(module, name), "__init__", construct)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.distributed import rank
 from .._shared.rendezvous import rendezvous
@@ -31,6 +31,7 @@ from .._shared.zero3_parameters import absent, any_absent, whole
 from .._shared.zero3_state_dict import REMEDY, handed_over, is_on_rank_0
 
 STATE = "get_peft_model_state_dict"
+MODEL, GIVEN = Argument(0, "model"), Argument(1, "state_dict")
 
 
 def look(code: Code) -> str | None:
@@ -48,21 +49,22 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Gather what PEFT has chosen."""
 
-    def chosen(
-        original: Callable[..., Any], /, model: Any, state_dict: Any = None, *args: Any, **kw: Any
-    ) -> Any:
-        if not state_dict and any_absent(model):
+    def chosen(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        model = MODEL.of(args, kwargs)
+        if hasattr(model, "state_dict") and not GIVEN.of(args, kwargs) and any_absent(model):
             gathered = handed_over(model)
-            if gathered is not None:
-                return original(model, gathered, *args, **kw)
-            if is_on_rank_0(model):
+            if gathered is None and is_on_rank_0(model):
                 return {}  # transformers 5 calls _save on every rank; this one writes nothing
-            found = original(model, model.state_dict(keep_vars=True), *args, **kw)
+            state = model.state_dict(keep_vars=True) if gathered is None else gathered
+            placed, named = GIVEN.replaced(args, kwargs, state)
+            found = original(*placed, **named)
+            if gathered is not None:
+                return found
             if any(absent(value) for value in found.values()):
                 said = f"saving the adapter of {type(model).__name__}"
                 rendezvous(patch, model.parameters(), said, why=REMEDY)
                 return {name: _values(value) for name, value in found.items()}
-        return original(model, state_dict, *args, **kw)
+        return original(*args, **kwargs)
 
     def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if any_absent(self) and len(args) < 5:  # is_main_process is the fifth after the folder

@@ -111,7 +111,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             return
         if place.come():
             average(ddp)
-        else:
+        elif place.missed:
             patch.warn("alone", ALONE)
 
     patch.wrap(getattr(module, CLASS), "forward", forward)

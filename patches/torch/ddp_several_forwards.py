@@ -117,7 +117,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 def search_from_loss(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around ``Accelerator.backward``."""
     loss = LOSS.of(args, kwargs)
-    own = {id(model) for model in getattr(self, MODELS)}
+    own = {id(model) for model in getattr(self, MODELS, ())}  # a class may have borrowed the method alone
     for ddp, forwards in list(_forwards.items()):
         if not forwards.sinks or id(ddp.module) not in own or not ddp.require_backward_grad_sync:
             continue

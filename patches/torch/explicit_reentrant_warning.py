@@ -18,9 +18,11 @@ a block become inputs of its segment: their gradients come out of it and no long
 which fire once whatever the number of runs, and DDP's search finds them. What the block sees is the same (a
 first run without gradients, a second in the backward), and so are the numbers. So it is inside a DDP that
 searches for unused parameters, and of a block's runs before its first backward, for the first of two runs
-cannot be told from an only one. From the first block on that ran twice before a backward, and where a block
-is handed such a dictionary, a block with something to train goes through the non-reentrant variant, and so
-does a whole engine of DeepSpeed. It is said once, in the backward that would have ended the run. Everywhere
+cannot be told from an only one; that backward tells which weights each run trains. A network of which each
+call runs another layer (by a method of its own, or a function that knows it) goes on so. From the first
+weight on that two runs trained, or block that ran twice later on, and where a block is handed such a
+dictionary, a block with something to train goes through the non-reentrant variant, and so does a whole engine
+of DeepSpeed. It is said once, in the backward that would have ended the run. Everywhere
 else (one process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP,
 blocks that run once) what the user said stands, and nothing is printed. So it does where another library has
 put a function in the place of torch's that asks for True again.
@@ -71,34 +73,53 @@ class Reduced:
         self.parameters = {id(parameter) for parameter in parameters}
         self.twice = False  # some block ran twice before one backward
         self.say: Callable[[], None] | None = None  # once both runs of such a block were differentiated
+        self._trainers: dict[int, object] = {}  # of each weight the run that trains it in this backward
         self._window = 0  # between two backwards
         self._backward = -1  # the latest, by autograd's number
-        self._ran: WeakKeyDictionary[Any, tuple[int, ref[Any]]] = WeakKeyDictionary()
+        self._ran: WeakKeyDictionary[Any, tuple[int, ref[Any], bool]] = WeakKeyDictionary()
         self._tried: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._in_parts: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
         self._differentiated: WeakKeyDictionary[Any, tuple[int, object]] = WeakKeyDictionary()
 
     def stands(self, block: Any) -> bool:
         """Whether ``block`` may run as the user said, as far as is known when it is about to run."""
-        window, graph = self._ran.get(block, (self._window, None))
+        window, graph, told = self._ran.get(block, (self._window, None, False))
         if window < self._window:
             self._tried[block] = True
         elif graph is not None and graph() is not None:
-            self.twice = True
-        return block in self._tried and not self.twice
+            if told:  # a whole network, a layer of which is run each time, or one layer twice: it is told
+                self._in_parts[block] = True
+            else:
+                self.twice = True
+        return block in self._tried and block not in self._in_parts and not self.twice
 
-    def ran(self, block: Any, result: Any) -> None:
-        """Remember that ``block`` ran, for as long as the graph of its ``result`` is there."""
+    def ran(self, block: Any, result: Any, *, told: bool) -> None:
+        """Remember that ``block`` ran, for as long as the graph of its ``result`` is there.
+
+        Args:
+            block: that ran.
+            result: of it.
+            told: whether its backward tells which weights it has trained.
+        """
         block_of, window, run = ref(block), self._window, object()
 
         def seen(*gradients: Any) -> None:
             if (number := _backward_number()) != self._backward:
                 self._backward = number
                 self._window += 1
-            if (block := block_of()) is not None:
+                self._trainers.clear()
+            if not told and (block := block_of()) is not None:
                 self._certain(block, window, run)
 
         if _in_backward_of(result, seen):
-            self._ran[block] = (window, ref(seen))
+            self._ran[block] = (window, ref(seen), told)
+
+    def trains(self, run: object, weight: Any) -> None:
+        """In a backward: ``run`` trains ``weight``, which another run of it may have trained already."""
+        if self._trainers.setdefault(id(weight), run) is not run:
+            self.twice = True
+            if self.say is not None:
+                self.say()
 
     def _certain(self, block: Any, window: int, run: object) -> None:
         """Two runs of one window are differentiated: a graph may also be kept, and thrown away."""
@@ -139,8 +160,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
         def as_said() -> Any:
             return original(cls, *args, **kwargs)
 
-        def as_said_with_weights() -> Any:
-            inputs_too, given = with_weights(function, inputs)
+        def as_said_with_weights(trains: Callable[[Any], None] | None = None) -> Any:
+            inputs_too, given = with_weights(function, inputs, trains)
             return original(cls, inputs_too, preserve, *given, **kwargs)
 
         def say(where: str, what: str, does: str = _NON_REENTRANT) -> None:
@@ -166,15 +187,18 @@ def apply(patch: Patch, module: ModuleType) -> None:
         reduced, wrapper = (_ddps[ddp], "DDP") if ddp is not None else (_zero_of(block), "ZeRO")
         if reduced is None or _backward_number() != -1:  # inside of another segment
             return non_reentrant() if reduced is not None and reduced.twice else as_said()
+        twice = functools.partial(say, _TWICE.format(wrapper=wrapper), _ENDS[wrapper])
+        told = False
         if reduced.stands(block):
             result = as_said()
-        elif not reduced.twice and not _is_engine(block):
-            result = as_said_with_weights()
+        elif told := not reduced.twice and not _is_engine(block):
+            reduced.say = functools.partial(twice, _WEIGHTS_TOO)
+            result = as_said_with_weights(functools.partial(reduced.trains, object()))
         else:
             result = non_reentrant(asked := Asked(block))
             if not asked.in_vain:
-                reduced.say = functools.partial(say, _TWICE.format(wrapper=wrapper), _ENDS[wrapper])
-        reduced.ran(block, result)
+                reduced.say = twice
+        reduced.ran(block, result, told=told)
         return result
 
     patch.wrap(module.CheckpointFunction, "apply", enter)
@@ -218,8 +242,16 @@ def _shares(block: Any) -> bool:
     return any(getattr(part, mark, False) for part in block.modules() for mark in SHARES)
 
 
-def with_weights(function: Any, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The same call, to which the weights that it trains are inputs too, ahead of ``inputs``."""
+def with_weights(
+    function: Any, inputs: tuple[Any, ...], trains: Callable[[Any], None] | None = None
+) -> tuple[Any, tuple[Any, ...]]:
+    """The same call, to which the weights that it trains are inputs too, ahead of ``inputs``.
+
+    Args:
+        function: that is called.
+        inputs: with which it is.
+        trains: called in the backward with each weight that this call made use of.
+    """
     import torch
 
     parts = [part for block in blocks_of(function) for part in block.modules()]
@@ -244,7 +276,7 @@ def with_weights(function: Any, inputs: tuple[Any, ...]) -> tuple[Any, tuple[Any
             return partial.func(*partial.args, *rest, **keywords)
 
     ddp = active_ddp() is not None
-    handed = tuple(_through().apply(parameter, ddp) for parameter in weights.values())
+    handed = tuple(_through().apply(parameter, ddp, trains) for parameter in weights.values())
     return functools.partial(call, **partial.keywords), (*handed, *inputs)
 
 
@@ -288,9 +320,9 @@ def _through() -> Any:
         """A weight by another name: a step between forward and backward is none of the graph's business."""
 
         @staticmethod
-        def forward(ctx: Any, weight: Any, ddp: bool) -> Any:
+        def forward(ctx: Any, weight: Any, ddp: bool, trains: Callable[[Any], None] | None) -> Any:
             ctx.set_materialize_grads(False)
-            ctx.weight, ctx.ddp = weight, ddp
+            ctx.weight, ctx.ddp, ctx.trains = weight, ddp, trains
             return weight.data
 
         @staticmethod
@@ -298,7 +330,9 @@ def _through() -> Any:
             if gradient is None:  # the block made no use of it
                 from_nothing([ctx.weight], dropped=ctx.ddp)
                 gradient = none_made(ctx.weight)
-            return gradient, None
+            elif ctx.trains is not None:
+                ctx.trains(ctx.weight)
+            return gradient, None, None
 
     return Through
 
@@ -350,7 +384,8 @@ def _in_backward_of(result: Any, call: Callable[..., None]) -> bool:
     """Have ``call`` called when ``result`` is differentiated; False where it cannot be."""
     import torch
 
-    made = (part.grad_fn for part in _flat(result) if isinstance(part, torch.Tensor))
+    with torch._C.DisableTorchFunction():  # a mode or a subclass of the script's may count what it sees
+        made = [part.grad_fn for part in _flat(result) if isinstance(part, torch.Tensor)]
     node = next((node for node in made if node is not None), None)
     if node is not None:
         node.register_prehook(call)

@@ -143,7 +143,7 @@ def _filled(shape: Any, leaves: Iterator[Any]) -> Any:
 def trains(function: Any) -> bool:
     """Whether ``function`` runs a block of a model that transformers made, with something to train."""
     return any(
-        type(module).__module__.partition(".")[0] in MODELS
+        str(type(module).__module__).partition(".")[0] in MODELS
         and any(parameter.requires_grad for parameter in module.parameters())
         for module in blocks_of(function)
     )

@@ -215,7 +215,9 @@ def towers(model: Any, pretrained: type) -> list[Any]:
     return [
         each
         for each in inner
-        if own is not None and type(each).__module__.startswith(UPSTREAM) and _embeddings(each) is not own
+        if own is not None
+        and str(type(each).__module__).startswith(UPSTREAM)
+        and _embeddings(each) is not own
     ]
 
 

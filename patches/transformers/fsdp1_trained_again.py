@@ -11,7 +11,8 @@ around the shards (https://github.com/huggingface/transformers/pull/34452, for `
 
 Every transformers from 4.45 on, to this day.
 
-The change: a model that FSDP1 has wrapped is trained as it is, and stays so. With ``auto_find_batch_size`` a
+The change: a model that FSDP1 has wrapped is trained as it is, and stays so; who else asks transformers to
+take wrappers off gets what is inside. With ``auto_find_batch_size`` a
 training that has run out of memory is begun again around a model that FSDP has in the middle of a step; that
 ended before and is no concern of this patch.
 
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
@@ -45,13 +46,21 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return original(self, self.model if is_inside(model, self.model) else model, *args, **kwargs)
 
     def unwraps(original: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
-        if RECURSIVE.of(args, kwargs, False) and is_wrapped(model):
+        if RECURSIVE.of(args, kwargs, False) and is_wrapped(model) and _asked_by() == module.__name__:
             return model
         return original(model, *args, **kwargs)
 
     patch.wrap(module.Trainer, WRAP, wraps)
     if hasattr(module, UNWRAP):
         patch.wrap(module, UNWRAP, unwraps)
+
+
+def _asked_by() -> Any:
+    """The module whose code called the function that a wrapper of ours, which asks, is around."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("vlmpatch."):
+        frame = frame.f_back
+    return None if frame is None else frame.f_globals.get("__name__")
 
 
 def is_wrapped(model: Any) -> bool:

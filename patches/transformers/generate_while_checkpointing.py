@@ -49,11 +49,15 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Switch the flags off around every ``generate()``."""
+    import torch
+
     flags = _Flags(patch)
     sample = of_module(module).function("GenerationMixin._sample")
     mask_too_long = sample is not None and "next_sequence_length" not in sample
 
     def generate(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(self, torch.nn.Module):  # a runtime of another kind, such as ONNX's
+            return original(self, *args, **kwargs)
         with flags.off(self) as trained:
             if trained and mask_too_long and not _decided(args, kwargs) and _ranks_wait(module, self, kwargs):
                 kwargs["use_cache"] = True

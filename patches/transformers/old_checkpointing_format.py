@@ -84,4 +84,4 @@ def unfinished(model: Any) -> list[Any]:
 
 
 def _is_own(module: Any) -> bool:
-    return type(module).__module__.startswith("transformers.") and hasattr(module, FLAG)
+    return str(type(module).__module__).startswith("transformers.") and hasattr(module, FLAG)

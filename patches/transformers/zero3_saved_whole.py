@@ -42,8 +42,10 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand in a state dict that is whole."""
 
     def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if not any_absent(self):
+            return original(self, *args, **kwargs)
         said = inspect.signature(original).bind(self, *args, **kwargs)
-        if said.arguments.get("state_dict") is not None or not any_absent(self):
+        if said.arguments.get("state_dict") is not None:
             return original(self, *args, **kwargs)
         writes = said.arguments.get("is_main_process", rank() == 0)
         state = handed_over(self)
