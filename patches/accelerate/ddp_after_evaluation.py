@@ -12,8 +12,9 @@ Since accelerate 1.14, which brought the mark (https://github.com/huggingface/ac
 included.
 
 The change: what was prepared for an evaluation alone is prepared anew for a training, as up to accelerate
-1.13. Left alone: one process; a model that ``torch.compile`` was put around in the evaluation, which the
-Trainer takes for what is to be trained, in every release.
+1.13. Left alone: one process; a frozen model, such as a teacher, for which torch refuses DDP; a model that
+``torch.compile`` was put around in the evaluation, which the Trainer takes for what is to be trained, in every
+release.
 
 Upstream: no report was found.
 """
@@ -52,7 +53,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             if not marked:
                 evaluated[id(model)] = model
             return prepared
-        if marked and self.num_processes > 1:
+        if marked and self.num_processes > 1 and any(p.requires_grad for p in model.parameters()):
             # PEFT's model has the attributes of the one inside, the mark among them.
             for inside in [part for part in model.modules() if evaluated.get(id(part)) is part]:
                 del evaluated[id(inside)]
