@@ -13,8 +13,8 @@ included.
 
 The change: what was prepared for an evaluation alone is prepared anew for a training, as up to accelerate
 1.13. Left alone: one process; a frozen model, such as a teacher, for which torch refuses DDP; a model that
-``torch.compile`` was put around in the evaluation, which the Trainer takes for what is to be trained, in every
-release.
+``torch.compile`` was put around in the evaluation, which the Trainer takes for what is to be trained, in
+every release.
 
 Upstream: no report was found.
 """
