@@ -96,18 +96,10 @@ def drawn() -> list[dict[str, str]]:
 
 def fresh(rows: list[dict[str, str]]) -> dict[str, int]:
     """How ``explain`` did on ``rows``."""
-    deciding = [row["answer"] for row in rows if row["judged"] not in ("other", "open")]
-    forms = {
-        form: [
-            row["answer"] for row in rows if row["form"] == form and row["judged"] not in ("other", "open")
-        ]
-        for form in ("message", "prose")
-    }
-    kinds = [
-        row
-        for row in rows
-        if row["before"] and row["form"] == "message" and row["judged"] not in ("other", "open")
-    ]
+    judged = [row for row in rows if not {"other", "open"} & set(row["judged"].split())]
+    deciding = [row["answer"] for row in judged]
+    forms = {form: [row["answer"] for row in judged if row["form"] == form] for form in ("message", "prose")}
+    kinds = [row for row in judged if row["before"] and row["form"] == "message"]
     others = [row["answer"] for row in rows if row["judged"] == "other"]
     answers = Counter(deciding)
     return {

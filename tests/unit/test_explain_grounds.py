@@ -578,6 +578,31 @@ TITLES = [
 ]
 
 
+LINES = [
+    (
+        "ERROR: Cannot install a and b because these package versions have conflicting dependencies.",
+        "environment",
+    ),
+    (
+        "The conflict is caused by:\n    a 1.0 depends on torch==2.1\n    b 2.0 depends on torch==2.2",
+        "environment",
+    ),
+    ("'/lib64/libstdc++.so.6: version `CXXABI_1.3.9' not found'", "environment"),
+    ("Error locating target 'my.data.Set', set env var HYDRA_FULL_ERROR=1 to see more", "environment"),
+    ("The torch 2.1 that you name does not support sm_120\n\nWhat now, for Qwen2-VL?", "old-gpu"),
+]
+
+
+@pytest.mark.parametrize(("text", "id_"), LINES)
+def test_what_stands_in_lines_without_an_exception_is_named(text: str, id_: str) -> None:
+    assert page(text) == id_
+
+
+def test_a_method_that_lacks_the_batch_was_called_without_self() -> None:
+    text = "TypeError: Trainer.prediction_step() missing 1 required positional argument: 'inputs'"
+    assert page(text) == "versions"
+
+
 @pytest.mark.parametrize(("text", "id_"), TITLES)
 def test_a_title_says_what_an_error_says_and_a_bracket_holds_no_more(text: str, id_: str) -> None:
     assert page(text) == id_
