@@ -847,6 +847,47 @@ def trained_again(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def short_window(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer, a window of two micro-batches and one of one; ``cell`` has to name its rate of zero, too."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    row, right = whole_sequences.row(), whole_sequences.right(_llama())
+    found: Gradients
+    with tempfile.TemporaryDirectory(prefix="short-") as place:
+        windows = {"gradient_accumulation_steps": 2, "max_steps": 2}
+        said = {**trainers.arguments(cell, Path(place)), **windows, "learning_rate": 0.0}
+        said["deepspeed"] |= {"gradient_accumulation_steps": 2}
+        settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
+        data = [row] * 3 * WORLD
+        trainer = transformers.Trainer(_llama(), settings, data_collator=lambda r: r[0], train_dataset=data)
+        with trainers.summed() as found:
+            trainer.train()
+    check(found, {name: 2 * gradient for name, gradient in right.items()})
+    return found
+
+
+def short_window_loop(cell: Cell, folder: Path) -> Gradients:
+    """The same by ``accelerator.accumulate`` in a loop of one's own: every micro-batch counts a half."""
+    from accelerate import Accelerator, DeepSpeedPlugin
+
+    trainers = importlib.import_module("tests.lab.trainers")
+    plugin = DeepSpeedPlugin(zero_stage=int(cell.engine[-1]), gradient_accumulation_steps=2)
+    plugin.deepspeed_config |= {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 0.0}
+    accelerator = Accelerator(gradient_accumulation_steps=2, deepspeed_plugin=plugin)
+    made, right = _llama(), whole_sequences.right(_llama())
+    rows: Any = [whole_sequences.row()] * 3 * WORLD
+    data = torch.utils.data.DataLoader(rows, collate_fn=lambda rows: rows[0])
+    model, optimizer, data = accelerator.prepare(made, torch.optim.SGD(made.parameters(), lr=0.0), data)
+    found: Gradients
+    with trainers.summed() as found:
+        for row in data:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(**row).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+    check(found, {name: 1.5 * gradient for name, gradient in right.items()})
+    return found
+
+
 def evaluated_first(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that evaluates before it trains, a row a rank."""
     return _evaluated_first(cell, lambda model: model)
@@ -1084,6 +1125,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
+    "short_window": short_window,
+    "short_window_loop": short_window_loop,
     "evaluated_first": evaluated_first,
     "evaluated_without_adapter": evaluated_without_adapter,
     "best_at_end": best_at_end,
