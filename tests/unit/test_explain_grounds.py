@@ -580,6 +580,16 @@ TITLES = [
 
 LINES = [
     (
+        "Value error, Tensor parallel size (16) cannot be larger than the number of available GPUs (8)",
+        "configuration",
+    ),
+    (
+        "  Value error, User-specified max_model_len (9) is greater than the derived max_model_len (8)",
+        "configuration",
+    ),
+    ("{'loss': 0.0, 'epoch': 0.1}\nwarning: sizes, input_embeds[selected].shape=torch.Size([1, 8])", "data"),
+    ("I merged the LoRA of LLaVA; loading it, I met many mismatched parameters", "mismatched-weights"),
+    (
         "ERROR: Cannot install a and b because these package versions have conflicting dependencies.",
         "environment",
     ),
