@@ -109,3 +109,7 @@ class Patch:
             if not self.settled:
                 raise
             self.warn(f"taken {conflict}", f"{conflict}; it was left as it is", own=True)
+        except Foreign as refused:
+            if not self.settled:
+                raise
+            log.debug(f"{self.id}: {refused}")

@@ -18,14 +18,14 @@ a block become inputs of its segment: their gradients come out of it and no long
 which fire once whatever the number of runs, and DDP's search finds them. What the block sees is the same (a
 first run without gradients, a second in the backward), and so are the numbers. So it is inside a DDP that
 searches for unused parameters, and of a block's runs before its first backward, for the first of two runs
-cannot be told from an only one; that backward tells which weights each run trains. A network of which each
-call runs another layer (by a method of its own, or a function that knows it) goes on so. From the first
-weight on that two runs trained, or block that ran twice later on, and where a block is handed such a
-dictionary, a block with something to train goes through the non-reentrant variant, and so does a whole engine
-of DeepSpeed. It is said once, in the backward that would have ended the run. Everywhere
-else (one process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP,
-blocks that run once) what the user said stands, and nothing is printed. So it does where another library has
-put a function in the place of torch's that asks for True again.
+cannot be told from an only one; that backward tells which weights each run trains. From the first weight on
+that two runs trained, or block that ran more often than before its first backward (a network runs as often of
+which each call runs another layer, by a method or a function that knows it), and where a block is handed such
+a dictionary, a block with something to train goes through the non-reentrant variant, and so does a whole
+engine of DeepSpeed. It is said once, in the backward that would have ended the run. Everywhere else (one
+process, DDP with a static graph or in ``no_sync``, ZeRO-1 without ``overlap_comm``, ZeRO-3, FSDP, blocks that
+run once) what the user said stands, and nothing is printed. So it does where another library has put a
+function in the place of torch's that asks for True again.
 
 Upstream: https://github.com/huggingface/accelerate/issues/389,
 https://github.com/modelscope/ms-swift/issues/3128
@@ -73,25 +73,26 @@ class Reduced:
         self.parameters = {id(parameter) for parameter in parameters}
         self.twice = False  # some block ran twice before one backward
         self.say: Callable[[], None] | None = None  # once both runs of such a block were differentiated
-        self._trainers: dict[int, object] = {}  # of each weight the run that trains it in this backward
+        self._trainers: dict[int, ref[Any]] = {}  # of each weight the run that trained it in the latest
         self._window = 0  # between two backwards
         self._backward = -1  # the latest, by autograd's number
         self._ran: WeakKeyDictionary[Any, tuple[int, ref[Any], bool]] = WeakKeyDictionary()
-        self._tried: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-        self._in_parts: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+        self._times: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # each ran in the window
+        self._known: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # and trained weights in its first
         self._differentiated: WeakKeyDictionary[Any, tuple[int, object]] = WeakKeyDictionary()
 
     def stands(self, block: Any) -> bool:
         """Whether ``block`` may run as the user said, as far as is known when it is about to run."""
         window, graph, told = self._ran.get(block, (self._window, None, False))
         if window < self._window:
-            self._tried[block] = True
-        elif graph is not None and graph() is not None:
-            if told:  # a whole network, a layer of which is run each time, or one layer twice: it is told
-                self._in_parts[block] = True
-            else:
-                self.twice = True
-        return block in self._tried and block not in self._in_parts and not self.twice
+            # A network may have run a layer each time: of two runs that trained one weight was told.
+            self._known.setdefault(block, max(1, self._trained_by(block)))
+        again = window == self._window and graph is not None and graph() is not None
+        self._times[block] = times = self._times.get(block, 0) + 1 if again else 1
+        first = block not in self._known
+        if again and not (first and told) and times > self._known.get(block, 1):
+            self.twice = True
+        return not (first or self.twice)
 
     def ran(self, block: Any, result: Any, *, told: bool) -> None:
         """Remember that ``block`` ran, for as long as the graph of its ``result`` is there.
@@ -114,8 +115,11 @@ class Reduced:
         if _in_backward_of(result, seen):
             self._ran[block] = (window, ref(seen), told)
 
-    def trains(self, run: object, weight: Any) -> None:
-        """In a backward: ``run`` trains ``weight``, which another run of it may have trained already."""
+    def _trained_by(self, block: Any) -> int:
+        return len({id(run) for run in self._trainers.values() if run() is block})
+
+    def trains(self, run: ref[Any], weight: Any) -> None:
+        """In a backward: ``run`` of a block trains ``weight``, which another may have trained already."""
         if self._trainers.setdefault(id(weight), run) is not run:
             self.twice = True
             if self.say is not None:
@@ -124,9 +128,15 @@ class Reduced:
     def _certain(self, block: Any, window: int, run: object) -> None:
         """Two runs of one window are differentiated: a graph may also be kept, and thrown away."""
         last, other = self._differentiated.get(block, (-1, run))
-        if last == window and other is not run and self.say is not None:
+        if self.twice and last == window and other is not run and self.say is not None:
             self.say()
         self._differentiated[block] = (window, run)
+
+
+class Run(ref[Any]):
+    """One run of a block."""
+
+    __slots__ = ()
 
 
 _ddps: WeakKeyDictionary[Any, Reduced] = WeakKeyDictionary()
@@ -193,7 +203,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
             result = as_said()
         elif told := not reduced.twice and not _is_engine(block):
             reduced.say = functools.partial(twice, _WEIGHTS_TOO)
-            result = as_said_with_weights(functools.partial(reduced.trains, object()))
+            result = as_said_with_weights(functools.partial(reduced.trains, Run(block)))
         else:
             result = non_reentrant(asked := Asked(block))
             if not asked.in_vain:
@@ -327,6 +337,8 @@ def _through() -> Any:
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
+            if gradient is None and ctx.trains is not None:  # of a network, a layer of which was run
+                return None, None, None
             if gradient is None:  # the block made no use of it
                 from_nothing([ctx.weight], dropped=ctx.ddp)
                 gradient = none_made(ctx.weight)

@@ -86,6 +86,11 @@ def _ranks_wait(module: ModuleType, model: Any, kwargs: dict[str, Any]) -> bool:
     return bool(module.is_deepspeed_zero3_enabled() or (sharded is not None and sharded(model)))
 
 
+def _checkpoints(module: Any) -> bool:
+    """Whether its flag is on; a property of that name, of a module of the script's own, is not asked."""
+    return vars(module).get(FLAG, getattr(type(module), FLAG, None)) is True
+
+
 class _Held(NamedTuple):
     swapped: AbstractContextManager[None]
     users: int
@@ -102,12 +107,12 @@ class _Flags:
     @contextlib.contextmanager
     def off(self, model: Any) -> Iterator[bool]:
         """The flags are off inside; yields whether ``model`` is being trained."""
-        trained = model.training or any(getattr(module, FLAG, None) is True for module in model.modules())
+        trained = model.training or any(map(_checkpoints, model.modules()))
         taken: list[Any] = []
         try:
             with self._lock:
                 for module in model.modules():
-                    if module in self._held or (module.training and getattr(module, FLAG, None) is True):
+                    if module in self._held or (module.training and _checkpoints(module)):
                         taken.append(module)
                         self._take(module)
             yield trained

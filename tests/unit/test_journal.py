@@ -274,6 +274,30 @@ def test_a_run_is_not_kept_alive(journal: Journal) -> None:
     assert journal.rollback(["p"]) == []
 
 
+class Sealed(type):
+    """Lets nobody write to its classes."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        raise TypeError(name)
+
+
+def test_what_lets_nobody_write_stays_as_it_is(journal: Journal) -> None:
+    class Kept(Base, metaclass=Sealed):
+        def method(self, x: int) -> int:
+            return x + 2
+
+    with pytest.raises(Foreign):
+        journal.wrap("p", Kept, "method", plus_ten)
+    with pytest.raises(Foreign):
+        journal.replace("p", Kept, "model", 2)
+    with pytest.raises(Foreign), journal.swapped("p", Kept, "model", 2):
+        pass
+    assert (Kept().method(1), journal.changes("p")) == (3, [])
+    journal.suspend("p")
+    journal.resume("p")
+    assert Kept().method(1) == 3
+
+
 def test_items_are_put_back(journal: Journal) -> None:
     registry = {"old": "1"}
     journal.set_item("p", registry, "old", "2")

@@ -296,7 +296,15 @@ class Journal:
         self._sets.add(_set_of(record.patch))
         # Recorded first: whatever interrupts what follows, it can be undone.
         self._records.append(record)
-        record.change.on()
+        try:
+            record.change.on()
+        except (
+            Exception
+        ) as refused:  # a class whose metaclass lets nobody write to it, an object that is frozen
+            if record.change.value is None or record.change.value.on:
+                raise
+            self._forget(record)
+            raise Foreign(f"{record.what}: {refused!r}") from refused
         if len(self._records) > 2 * self._kept:
             self._records = [record for record in self._records if record.change.alive]
             kept = set(map(id, self._records))

@@ -57,7 +57,13 @@ class OverrideStack:
         above = self._above(value)
         if above is None:
             value.below, value.on = value.location.held(), True
-            value.location.put(value.value)
+            try:
+                value.location.put(value.value)
+            except Exception:  # an owner that does not let itself be written to
+                value.on = value.location.holds(value.value)
+                if not value.on:
+                    self._leave(value)
+                raise
         else:
             value.below, value.on = above.below, True
             above.lie_on(value.value)
