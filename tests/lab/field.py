@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import json
 import tempfile
 import threading
 import time
@@ -848,7 +849,7 @@ def trained_again(cell: Cell, folder: Path) -> Gradients:
 
 
 def short_window(cell: Cell, folder: Path) -> Gradients:
-    """HF Trainer, a window of two micro-batches and one of one; ``cell`` has to name its rate of zero, too."""
+    """HF Trainer, a window of two micro-batches and one of one; ``cell`` names its rate of zero, too."""
     trainers = importlib.import_module("tests.lab.trainers")
     row, right = whole_sequences.row(), whole_sequences.right(_llama())
     found: Gradients
@@ -886,6 +887,32 @@ def short_window_loop(cell: Cell, folder: Path) -> Gradients:
                 optimizer.zero_grad()
     check(found, {name: 1.5 * gradient for name, gradient in right.items()})
     return found
+
+
+def swift_texts(cell: Cell, folder: Path) -> Gradients:
+    """ms-swift, texts before rows with an image: streamed as when they are asked for one by one."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    trainers.know_the_image(folder)
+    rows, found = trainers.rows(folder, "sft"), list[Gradients]()
+    for row in rows[:WORLD]:
+        row["messages"][0]["content"] = row["messages"][0]["content"].removeprefix("<image>")
+        row["images"] = []
+    with tempfile.TemporaryDirectory(prefix="texts-") as name:
+        place = Path(name)
+        (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        told = {
+            "dataset": str(place / "rows.jsonl"),
+            "dataset_shuffle": False,
+            "train_dataloader_shuffle": False,
+            "dataloader_num_workers": 0,
+        }
+        for streaming in (False, True):
+            recorded = trainers.record(place / f"{streaming}.pt")
+            trainers.swift(cell, folder, place / str(streaming), streaming=streaming, **told)
+            importlib.import_module("accelerate.state").AcceleratorState._reset_state()
+            found.append(torch.load(recorded[0]))
+    check(found[1], found[0])
+    return found[1]
 
 
 def evaluated_first(cell: Cell, folder: Path) -> Gradients:
@@ -1125,6 +1152,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
+    "swift_texts": swift_texts,
     "short_window": short_window,
     "short_window_loop": short_window_loop,
     "evaluated_first": evaluated_first,

@@ -355,7 +355,7 @@ def trl_dpo(cell: Cell, folder: Path, output: Path) -> None:
     trainer.train()
 
 
-def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -> None:
+def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False, **more: Any) -> None:
     settings = arguments(cell, output)
     for unwanted in ("disable_tqdm", "deepspeed"):
         settings.pop(unwanted, None)
@@ -380,7 +380,7 @@ def swift(cell: Cell, folder: Path, output: Path, *, preference: bool = False) -
         config.write_text(json.dumps(said))
         settings["deepspeed"] = str(config)
     settings |= {"rlhf_type": "dpo"} if preference else {}
-    swift_command("rlhf" if preference else "sft", settings)
+    swift_command("rlhf" if preference else "sft", settings | more)
 
 
 def swift_command(verb: str, settings: dict[str, Any]) -> None:
@@ -389,6 +389,14 @@ def swift_command(verb: str, settings: dict[str, Any]) -> None:
         settings = {("train_type" if n == "tuner_type" else n): v for n, v in settings.items()}
     words = [word for name, value in settings.items() for word in (f"--{name}", *_said(value))]
     getattr(importlib.import_module("swift.llm" if old_swift() else "swift"), f"{verb}_main")(words)
+
+
+def know_the_image(model: Path) -> None:
+    """ms-swift's Qwen2-VL knows what stands for an image by its number in Qwen's own vocabulary."""
+    home = "swift.llm.template.template.qwen" if old_swift() else "swift.template.templates.qwen"
+    template = importlib.import_module(home).Qwen2VLTemplate
+    config = json.loads((model / "config.json").read_text())
+    template.image_token_id = config.get("image_token_id", template.image_token_id)
 
 
 def swift_dpo(cell: Cell, folder: Path, output: Path) -> None:

@@ -6,7 +6,6 @@
 import dataclasses
 import functools
 import importlib
-import json
 import zlib
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ def main() -> None:
     trainers.call(lambda: Meter(asked))
     if told["begins"] is not None:
         begin(told["begins"])
-    know_the_image(Path(told["arguments"]["model"]))
+    trainers.know_the_image(Path(told["arguments"]["model"]))
     arguments = {**COMMON, **place_of(told), **told["arguments"]}
     trainers.swift_command(told["verb"], known(told["verb"], arguments))
 
@@ -82,14 +81,6 @@ def begin(seed: int) -> None:
         made(self, model, *args, **kwargs)
 
     transformers.Trainer.__init__ = fill
-
-
-def know_the_image(model: Path) -> None:
-    """ms-swift's Qwen2-VL knows what stands for an image by its number in Qwen's own vocabulary."""
-    home = "swift.llm.template.template.qwen" if trainers.old_swift() else "swift.template.templates.qwen"
-    template = importlib.import_module(home).Qwen2VLTemplate
-    config = json.loads((model / "config.json").read_text())
-    template.image_token_id = config.get("image_token_id", template.image_token_id)
 
 
 def place_of(told: dict[str, Any]) -> dict[str, Any]:
