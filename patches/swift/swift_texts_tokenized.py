@@ -5,8 +5,8 @@ ends at the first batch of texts without an image; a batch that has both ends in
 of bounds``. Rows that all have an image train, and so do rows that are not streamed.
 
 Why: a row is marked by what its tokens are where it has an image, and not where it has none; the collator
-gives such a row zeros where it lacks the mark. Rows of a stream share their columns: the row has the mark, and
-it is ``None``.
+gives such a row zeros where it lacks the mark. Rows of a stream share their columns: the row has the mark,
+and it is ``None``.
 
 Since ms-swift 4.2 (4.2.3 at the latest), 4.6.0 included.
 
