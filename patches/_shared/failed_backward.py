@@ -9,7 +9,9 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .distributed import group_name, job_store, named, rank, run_prefix, there
 
@@ -19,6 +21,16 @@ APART = (
     "What one rank has left the others wait in, so this training cannot go on. Let the error end the job, "
     "or make every rank skip the batch before its backward. More: python -m vlmpatch explain {patch}"
 )
+
+
+class Begun(NamedTuple):
+    """Where a backward began, of one process group."""
+
+    number: int  # of the group's backwards
+    collectives: int  # that it had begun
+
+
+_backwards: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of each process group, so far
 
 
 def collectives(group: Any) -> int | None:
@@ -66,3 +78,27 @@ class Backward:
         here = [other for other in members if other not in absent]
         unlike = [other for other in here if int(store.get(f"{self._key}/{other}")) != begun]
         return sorted([*absent, *unlike])
+
+
+def begin(groups: Iterable[Any]) -> dict[Any, Begun]:
+    """A backward that communicates in ``groups`` has begun; those that do not count are left out."""
+    found: dict[Any, Begun] = {}
+    for group in dict.fromkeys(groups):
+        number = _backwards[group] = _backwards.get(group, 0) + 1
+        if (count := collectives(group)) is not None:
+            found[group] = Begun(number, count)
+    return found
+
+
+def agree(patch: str, begun: dict[Any, Begun]) -> None:
+    """Go on where the backward that began so has failed on every rank, and at the same place.
+
+    Raises:
+        RuntimeError: another rank did not fail, or elsewhere, and waits for this one.
+    """
+    since = {group: (collectives(group) or 0) - start.collectives for group, start in begun.items()}
+    backwards = {group: Backward(patch, group, start.number) for group, start in begun.items()}
+    for group, backward in backwards.items():
+        backward.failed(since[group])
+    for group, backward in backwards.items():
+        backward.ask(since[group])

@@ -28,8 +28,17 @@ LAYERS = {  # of the language model: where these alone are wrapped, the tower st
     "qwen2_5_vl": "Qwen2_5_VLDecoderLayer",
     "llava": "LlamaDecoderLayer",
     "gemma3": "Gemma3DecoderLayer",
+    "qwen3_vl": "Qwen3VLTextDecoderLayer",
+    "qwen3_vl_moe": "Qwen3VLMoeTextDecoderLayer",
+    "internvl": "Qwen2DecoderLayer",
+    "llava_onevision": "Qwen2DecoderLayer",
+    "llava_next": "LlamaDecoderLayer",
+    "idefics3": "LlamaDecoderLayer",
+    "smolvlm": "LlamaDecoderLayer",
+    "glm4v": "Glm4vTextDecoderLayer",
+    "paligemma": "GemmaDecoderLayer",
 }
-KINDS = ",".join(LAYERS)
+KINDS = "qwen2_vl,qwen2_5_vl,llava,gemma3"
 ENGINES = ("ddp", "ddp", "ddp_unused", "zero1", "zero2", "zero2", "zero3", "zero3", "zero3", "fsdp1", "fsdp2")
 TUNINGS = ("full", "full", "lora", "lora", "lora_llm", "lora_saved")
 EVALUATION: drawing.Words = {
@@ -46,7 +55,9 @@ ACTS = (
     *(("train", "resume"),) * 2,
 )
 REFUSE_EVALUATION = ("zero1", "zero2", "fsdp2")  # before a training
-MORE_BESIDE_IMAGES = ("llava", "gemma3")  # they return more than logits there: what ranks gather differs
+LOGITS_ALONE = ("qwen2_vl", "qwen2_5_vl")  # others return more beside images: what ranks gather differs
+NOT_ALL_USED = ("llava", "llava_next")  # the end of their towers, which DDP has to be told
+RETRIED = ("auto_find_batch_size", "per_device_train_batch_size")  # where a batch that was too large failed
 
 
 def drawn(seed: int, count: int, kinds: Sequence[str]) -> list[Told]:
@@ -83,9 +94,9 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
         callbacks.append("evaluating")
     metrics = chance.random() < 0.3
     kind, tuning = chance.choice(kinds), chance.choice(TUNINGS)
-    if engine == "ddp" and kind == "llava" and tuning == "full":
-        engine = "ddp_unused"  # it does not use the end of its tower, which DDP has to be told
-    if kind in MORE_BESIDE_IMAGES:
+    if engine == "ddp" and kind in NOT_ALL_USED and tuning == "full":
+        engine = "ddp_unused"
+    if kind not in LOGITS_ALONE:
         metrics, acts = False, ("train", "evaluate") if "predict" in acts else acts
     return {
         "kind": kind,
@@ -102,17 +113,19 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
         "rows": [chance.random() < 0.6 for _ in range(chance.choice((12, 13, 14)))],
         "zero": drawing.zero(chance, engine),
         "fsdp": {"transformer_layer_cls_to_wrap": [LAYERS[kind]]}
-        if sharded and chance.random() < 0.5
+        if sharded and chance.random() < 0.5 and kind in LAYERS
         else {},
     }
 
 
 def measure(told: Told) -> Told:
     """The same where it is right: a training that is resumed ends as one that goes through."""
-    arguments = {name: value for name, value in told["arguments"].items() if "checkpointing" not in name}
+    left_out = {name for name in told["arguments"] if "checkpointing" in name or name in RETRIED}
+    arguments = {name: value for name, value in told["arguments"].items() if name not in left_out}
+    trainer = "" if "memory" in told["trainer"] else told["trainer"]
     said = told["acts"][told["acts"].index("train") :]  # evaluated before, ranks may train apart (F114)
     acts = ["again" if act == "resume" else act for act in said]
-    plain = {"engine": "ddp_unused", "zero": {}, "fsdp": {}}
+    plain = {"engine": "ddp_unused", "zero": {}, "fsdp": {}, "trainer": trainer}
     return {**told, **plain, "acts": acts, "arguments": arguments}
 
 

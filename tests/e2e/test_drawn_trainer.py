@@ -35,6 +35,17 @@ def only(layer: str) -> dict[str, Any]:
     return {"transformer_layer_cls_to_wrap": [layer]}
 
 
+OUT_OF_MEMORY: dict[str, Any] = {
+    "trainer": "late_memory",
+    "rows": [True] * len(ROWS),
+    "arguments": {
+        "max_steps": 3,
+        "gradient_checkpointing": True,
+        "auto_find_batch_size": True,
+        "per_device_train_batch_size": 2,
+        "optim": "sgd",
+    },
+}
 FOUND: dict[str, dict[str, Any]] = {
     # A tower that FSDP2 keeps in its root was trained on a blank image where no rank had one.
     "tower-in-the-root": {"kind": "llava", "engine": "fsdp2"},
@@ -46,6 +57,9 @@ FOUND: dict[str, dict[str, Any]] = {
         **{"kind": "phi4_multimodal", "engine": "fsdp2"},
         "fsdp": only("Phi4MultimodalDecoderLayer"),
     },
+    # A backward that failed left FSDP2's root without gradients, and ended FSDP1.
+    "out-of-memory-fsdp1": {"kind": "qwen2_vl", "engine": "fsdp1", **OUT_OF_MEMORY},
+    "out-of-memory-fsdp2": {"kind": "qwen2_vl", "engine": "fsdp2", "tuning": "lora", **OUT_OF_MEMORY},
 }
 # What a page advises (F115): features of images are there in some rows alone.
 EVALUATED = {"num_train_epochs": 1, "eval_strategy": "steps", "eval_steps": 1}

@@ -88,12 +88,13 @@ MISHAPS = {
 }
 ENGINES = (
     *("ddp", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload"),
-    *("zero1_bf16", "zero2_fp16", "zero3_fp16"),
+    *("zero1_bf16", "zero2_fp16", "zero3_fp16", "fsdp1", "fsdp2"),
 )
 # One process that sees the samples of both ranks: it does what the script says; it passes over a batch as if
 # there had been none; it calls zero_grad then, which drops what the window has so far.
 PLAIN = ("plain", "kept", "zeroed")
-GATHERS = ("zero3", "zero3_offload", "zero3_fp16")  # in a forward, which therefore takes every rank
+# In a forward, which therefore takes every rank.
+GATHERS = ("zero3", "zero3_offload", "zero3_fp16", "fsdp1", "fsdp2")
 SCALES = ("zero2_fp16", "zero3_fp16")
 ACCUMULATION = (1, 2)
 

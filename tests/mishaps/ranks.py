@@ -6,12 +6,17 @@ import contextlib
 import json
 import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.fsdp.wrap import CustomPolicy
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -22,6 +27,10 @@ from vlmpatch_lab.engines import answer_for_cpu
 from vlmpatch_lab.ranks import log_to, process_group, states
 from vlmpatch_lab.recording import value_of
 
+try:
+    from torch.distributed.fsdp import fully_shard
+except ImportError:  # torch 2.5 has it elsewhere
+    from torch.distributed._composable.fsdp import fully_shard
 try:  # cells of DDP run without it
     import deepspeed
 except ImportError:
@@ -109,6 +118,8 @@ class Engine(Protocol):
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]: ...
 
+    def gathered(self) -> contextlib.AbstractContextManager[Any]: ...
+
     def save(self, folder: Path) -> None: ...
 
     def load(self, folder: Path) -> None: ...
@@ -139,15 +150,22 @@ class Plain:
             return
         grads = [p.grad for p in self.net.parameters() if p.grad is not None]
         if self.cell.it.clip:
-            torch.nn.utils.clip_grad_norm_(self.net.parameters(), self.cell.it.clip)
+            self.clip(self.cell.it.clip)
         if not self.cell.it.scaled or all(bool(grad.isfinite().all()) for grad in grads):
             self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def clip(self, most: float) -> None:
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), most)
 
     def zero_grad(self) -> None:
         self.optimizer.zero_grad()
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def gathered(self) -> contextlib.AbstractContextManager[Any]:
+        """Within, parameters that are sharded by views are whole."""
         return contextlib.nullcontext()
 
     def save(self, folder: Path) -> None:
@@ -171,9 +189,14 @@ class Ddp(Plain):
     parts = 1
 
     def __init__(self, cell: Cell, net: Net) -> None:
+        self.cell = cell
+        wrapped = self.wrap(net)  # before there is an optimizer: it may make other parameters
         super().__init__(cell, net)
-        unused = cell.it.before == "leave"
-        self.model = DistributedDataParallel(net, find_unused_parameters=unused)
+        self.model = wrapped
+
+    def wrap(self, net: Net) -> Any:
+        unused = self.cell.it.before == "leave"
+        return DistributedDataParallel(net, find_unused_parameters=unused)
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
         last = (self.count + 1) % self.cell.accumulation == 0
@@ -181,6 +204,50 @@ class Ddp(Plain):
             contextlib.nullcontext() if last else self.model.no_sync()
         )
         return context
+
+
+class Sharded(Ddp):
+    """FSDP: every block and the whole network; a rank saves and loads what it has."""
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        states = get_state_dict(self.model, self.optimizer)
+        torch.save(states, folder / f"rank{dist.get_rank()}.pt")
+        dist.barrier()
+
+    def load(self, folder: Path) -> None:
+        weights, state = torch.load(folder / f"rank{dist.get_rank()}.pt", weights_only=False)
+        set_state_dict(self.model, self.optimizer, model_state_dict=weights, optim_state_dict=state)
+        self.optimizer.zero_grad()
+        self.count = 0
+
+
+class Fsdp1(Sharded):
+    def wrap(self, net: Net) -> Any:
+        policy = CustomPolicy(lambda module: any(module is block for block in net.blocks))
+        return FullyShardedDataParallel(
+            net, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu")
+        )
+
+    def clip(self, most: float) -> None:
+        self.model.clip_grad_norm_(most)  # a rank has a part of each gradient
+
+    def gathered(self) -> contextlib.AbstractContextManager[Any]:
+        whole: contextlib.AbstractContextManager[Any] = self.model.summon_full_params(
+            self.model, writeback=False
+        )
+        return whole
+
+
+class Fsdp2(Sharded):
+    def wrap(self, net: Net) -> Any:
+        mesh = init_device_mesh("cpu", (WORLD,))
+        for module in (*net.blocks, net):
+            fully_shard(module, mesh=mesh)
+        return net
+
+    def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()  # it reduces every one
 
 
 class DeepSpeed:
@@ -210,6 +277,9 @@ class DeepSpeed:
         del accelerator.on_accelerator
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
+        return contextlib.nullcontext()
+
+    def gathered(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
 
     def save(self, folder: Path) -> None:
@@ -253,11 +323,14 @@ def optimizer_of(cell: Cell, net: Net) -> torch.optim.Optimizer:
     return optimizer
 
 
+TORCH: dict[str, Callable[[Cell, Net], Engine]] = {"ddp": Ddp, "fsdp1": Fsdp1, "fsdp2": Fsdp2}
+
+
 def make(cell: Cell, seed: int = 0) -> Engine:
     torch.manual_seed(seed)
     if cell.engine in PLAIN:
         return Plain(cell, Net())
-    return Ddp(cell, Net()) if cell.engine == "ddp" else DeepSpeed(cell, Net())
+    return TORCH.get(cell.engine, DeepSpeed)(cell, Net())
 
 
 def sample(number: int, rank: int) -> Batch:
@@ -413,8 +486,11 @@ class Script:
 
     def weights(self) -> list[torch.Tensor]:
         """Of every network, whole."""
-        nets = [engine.net for engine in self.engines]
-        return [value_of(p).detach().float().clone() for net in nets for p in net.parameters()]
+        found = []
+        for engine in self.engines:
+            with engine.gathered():
+                found += [value_of(p).detach().float().clone() for p in engine.net.parameters()]
+        return found
 
 
 @contextlib.contextmanager
@@ -430,6 +506,8 @@ def flat(state: Any) -> list[Any]:
         state = list(state.values())
     if isinstance(state, (list, tuple)):
         return [value for each in state for value in flat(each)]
+    if isinstance(state, DTensor):
+        state = state.to_local()
     return [state.detach().clone() if isinstance(state, torch.Tensor) else state]
 
 

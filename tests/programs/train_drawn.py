@@ -31,6 +31,7 @@ COMMON = {
     "remove_unused_columns": False,
     "optim": "adamw_torch",
 }
+NO_MEMORY = "CUDA out of memory. Tried to allocate 2.00 GiB."  # by these words accelerate knows it
 
 
 class OwnLoss(transformers.Trainer):  # type: ignore[misc]
@@ -65,6 +66,36 @@ class OwnGroups(transformers.Trainer):  # type: ignore[misc]
         return made
 
 
+class OutOfMemory(transformers.Trainer):  # type: ignore[misc]
+    """Has no memory for the first batch, after its forward or ``late``, in its backward."""
+
+    late = False
+    failed = False
+
+    def compute_loss(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.failed:
+            return super().compute_loss(model, *args, **kwargs)
+        self.failed = True
+        first = next(m for n, m in model.named_modules() if n.endswith("layers.0"))
+        called = first.register_forward_hook(self.reached)
+        found = super().compute_loss(model, *args, **kwargs)
+        called.remove()
+        if not self.late:
+            raise RuntimeError(NO_MEMORY)
+        return found
+
+    def reached(self, _: Any, __: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        hidden.register_hook(self.fail) if self.late and hidden.requires_grad else None
+
+    def fail(self, _: Any) -> None:
+        raise RuntimeError(NO_MEMORY)
+
+
+class OutOfMemoryLate(OutOfMemory):
+    late = True
+
+
 class Freezing(transformers.TrainerCallback):  # type: ignore[misc]
     """Freezes the tower after the first step."""
 
@@ -81,7 +112,14 @@ class EvaluatingOnce(transformers.TrainerCallback):  # type: ignore[misc]
         control.should_evaluate = state.global_step == 1
 
 
-MADE = {"": transformers.Trainer, "loss": OwnLoss, "step": OwnStep, "groups": OwnGroups}
+MADE = {
+    "": transformers.Trainer,
+    "loss": OwnLoss,
+    "step": OwnStep,
+    "groups": OwnGroups,
+    "memory": OutOfMemory,
+    "late_memory": OutOfMemoryLate,
+}
 CALLBACKS = {"freezing": Freezing, "evaluating": EvaluatingOnce}
 
 
