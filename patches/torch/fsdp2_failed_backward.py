@@ -9,9 +9,9 @@ what is no parameter any more.
 Why: only the end of a backward reduces what no hook reduced and clears the mark that it is waited for. A
 backward that raises has no end, and as the mark stays, no later one waits for its own.
 
-In every torch that has ``fully_shard``, 2.15 included. Since 2.13 scripts can call
-``FSDPModule.reset_iter_state()``; in 2.13 it leaves the gradients of units that were not reduced yet, which
-the next backward adds to its own.
+In every torch that has ``fully_shard``, 2.15 included; in 2.8 the next forward ends in an error. Since 2.13
+scripts can call ``FSDPModule.reset_iter_state()``; in 2.13 it leaves the gradients of units that were not
+reduced yet, which the next backward adds to its own.
 
 The change: the next forward, or accelerate's ``free_memory``, with which HF Trainer begins again, finds the
 mark outside of a backward. Ranks tell each other over the job's store that they failed, and how many
@@ -50,8 +50,8 @@ _begun: WeakKeyDictionary[Any, dict[Any, Begun]] = WeakKeyDictionary()  # by wha
 def look(code: Code) -> str | None:
     """The mark must be set and cleared where it is known to be."""
     if code.module == ACCELERATOR:
-        if code.function("Accelerator.free_memory") is None:
-            raise Unrecognised(f"{code.path} has no Accelerator.free_memory")
+        if code.function(name := "Accelerator.free_memory") is None:
+            raise Unrecognised(f"{code.path} has no {name}")
         return None
     for name, text in NEEDED.items():
         function = code.function(f"{STATE}.{name}")

@@ -125,7 +125,7 @@ def measure(told: Told) -> Told:
     trainer = "" if "memory" in told["trainer"] else told["trainer"]
     said = told["acts"][told["acts"].index("train") :]  # evaluated before, ranks may train apart (F114)
     acts = ["again" if act == "resume" else act for act in said]
-    plain = {"engine": "ddp_unused", "zero": {}, "fsdp": {}, "trainer": trainer}
+    plain: Told = {"engine": "ddp_unused", "zero": {}, "fsdp": {}, "trainer": trainer}
     return {**told, **plain, "acts": acts, "arguments": arguments}
 
 
