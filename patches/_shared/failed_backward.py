@@ -90,7 +90,7 @@ def begin(groups: Iterable[Any]) -> dict[Any, Begun]:
     return found
 
 
-def agree(patch: str, begun: dict[Any, Begun]) -> None:
+def ask_everywhere(patch: str, begun: dict[Any, Begun]) -> None:
     """Go on where the backward that began so has failed on every rank, and at the same place.
 
     Raises:

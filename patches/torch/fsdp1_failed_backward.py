@@ -31,7 +31,7 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised, assign
 
-from .._shared.failed_backward import Begun, agree, begin
+from .._shared.failed_backward import Begun, ask_everywhere, begin
 
 ID = "fsdp1-failed-backward"
 CLASS = "FullyShardedDataParallel"
@@ -96,7 +96,7 @@ def forget(root: Any) -> None:
     begun = _begun.pop(root, None)
     if not begun:
         return
-    agree(ID, begun)
+    ask_everywhere(ID, begun)
     for state in root._all_fsdp_states:
         if state._handle:
             drop_gradients(state._handle)

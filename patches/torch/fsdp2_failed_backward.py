@@ -33,7 +33,7 @@ from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Code, Patch, Unrecognised, assign
 
-from .._shared.failed_backward import Begun, agree, begin
+from .._shared.failed_backward import Begun, ask_everywhere, begin
 
 ID = "fsdp2-failed-backward"
 ACCELERATOR, STATE = "accelerate.accelerator", "FSDPState"
@@ -102,7 +102,7 @@ def forget(context: Any) -> None:
     begun = _begun.pop(context, None)
     if not begun:
         return
-    agree(ID, begun)
+    ask_everywhere(ID, begun)
     for unit in units(context):
         drop_gradients(unit)
     root = next(state for state in context.all_states if state._is_root)

@@ -40,7 +40,7 @@ CALLERS = {
     "job_store",
     "_get_default_store",
 }
-CALLERS |= {"gathered", "GatheredParameters", "RankMonitor", "Exchange", "Backward", "agree"}
+CALLERS |= {"gathered", "GatheredParameters", "RankMonitor", "Exchange", "Backward", "ask_everywhere"}
 
 
 def calls(tree: ast.AST, within: str = "") -> Iterator[str]:

@@ -56,7 +56,7 @@ def test_a_group_is_asked_once_of_however_many_units(store: Store) -> None:
     shards.begun, replicas.begun = 3, 1
     other_failed(store, shards, 2, 3)
     other_failed(store, replicas, 2, 1)
-    words.agree("id", begun)
+    words.ask_everywhere("id", begun)
 
 
 @pytest.mark.parametrize("there", [0, 1])
@@ -65,7 +65,7 @@ def test_one_group_in_which_a_rank_waits_ends_it(there: int, store: Store) -> No
     begun = words.begin(groups)
     other_failed(store, groups[there], 1, 0)
     with pytest.raises(RuntimeError, match=r"\[id\].* not at the same place, on rank 1"):
-        words.agree("id", begun)
+        words.ask_everywhere("id", begun)
     assert sum(key.endswith("/0") for key in store) == 2  # every group has heard of this rank
 
 
