@@ -97,18 +97,18 @@ def forget(root: Any) -> None:
     if not begun:
         return
     ask_everywhere(ID, begun)
-    for state in root._all_fsdp_states:
-        if state._handle:
-            drop_gradients(state._handle)
+    handles = [state._handle for state in root._all_fsdp_states if state._handle]
+    for handle in handles:
+        drop_gradients(handle)
+        assign(handle.flat_param, "_post_backward_called", False)
     getattr(sys.modules[RUNTIME], END)(root, root)
+    for handle in handles:
+        if hasattr(handle.flat_param, "_saved_grad_shard"):  # under no_sync the end of a backward keeps it
+            handle.prepare_gradient_for_optim()
+        drop_gradients(handle)
 
 
 def drop_gradients(handle: Any) -> None:
     """Of this window."""
-    flat = handle.flat_param
-    for param in (flat, *(flat._params or ())):
+    for param in (handle.flat_param, *(handle.flat_param._params or ())):
         assign(param, "grad", None)
-    for name in ("_saved_grad_shard", "_cpu_grad"):
-        if hasattr(flat, name):
-            delattr(flat, name)
-    assign(flat, "_post_backward_called", False)
