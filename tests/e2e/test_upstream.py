@@ -10,14 +10,13 @@ import pytest
 from tests.lab import envs, launch
 from tests.lab.envs import Stack
 from tests.lab.launch import Finished
-from tests.lab.upstream import STACK, UPSTREAM, cases, overlaid
+from tests.lab.upstream import UPSTREAM, cases, overlaid, stack_of
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module")
-def stack() -> Stack:
-    found = envs.read_stacks()[STACK]
+def made(case: str) -> Stack:
+    found = envs.read_stacks()[stack_of(case)]
     envs.make(found)
     return found
 
@@ -29,7 +28,8 @@ def reproduced(stack: Stack, case: str, *before: str, path: str = "", checkout: 
 
 
 @pytest.mark.parametrize("case", cases())
-def test_it_happens_and_the_change_ends_it(stack: Stack, case: str, tmp_path: Path) -> None:
+def test_it_happens_and_the_change_ends_it(case: str, tmp_path: Path) -> None:
+    stack = made(case)
     bare = reproduced(stack, case)
     assert (bare.rc, "Traceback" in bare.output) == (1, False), bare
     last = bare.output.strip().splitlines()[-1]

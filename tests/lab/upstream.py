@@ -12,6 +12,7 @@ from tests.lab.envs import Stack
 
 UPSTREAM = launch.ROOT / "upstream"
 STACK = envs.NEWEST
+STACKS = {"swift": "swift460"}  # of packages that it does not have
 # Failures that the report of another one tells of, too.
 SAME_REPORT = {"F01": "F06", "F02": "F08", "F03": "F06", "F50": "F53"}
 SOURCE = re.compile(r"^\+\+\+ b/(?:src/)?(\S+)", re.M)
@@ -27,6 +28,17 @@ def changed(case: str) -> list[str]:
     return SOURCE.findall((UPSTREAM / case / "change.patch").read_text("utf-8"))
 
 
+def package(case: str) -> str:
+    """The package that its change changes."""
+    (found,) = {name.partition("/")[0] for name in changed(case)}
+    return found
+
+
+def stack_of(case: str) -> str:
+    """Where it is reproduced."""
+    return STACKS.get(package(case), STACK)
+
+
 def overlaid(case: str, stack: Stack, folder: Path) -> Path:
     """A folder for ``PYTHONPATH`` that holds the installed package, changed as the report asks for.
 
@@ -34,8 +46,7 @@ def overlaid(case: str, stack: Stack, folder: Path) -> Path:
         CalledProcessError: the change does not apply to what is installed.
     """
     (site,) = stack.folder.glob("lib/python3.*/site-packages")
-    (package,) = {name.partition("/")[0] for name in changed(case)}
-    subprocess.run(["cp", "-rs", site / package, folder], check=True)
+    subprocess.run(["cp", "-rs", site / package(case), folder], check=True)
     for name in changed(case):
         (folder / name).unlink()
         shutil.copy(site / name, folder / name)

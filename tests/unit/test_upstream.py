@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.generate import failures as pages
-from tests.lab.upstream import SAME_REPORT, STACK, UPSTREAM, cases, changed
+from tests.lab.upstream import SAME_REPORT, STACK, UPSTREAM, cases, package
 from tests.matrix import rows, store
 from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.read import read
@@ -28,8 +28,7 @@ def test_a_report_is_whole(case: str) -> None:
         "reproduce.py",
     }
     report = (folder / "report.md").read_text("utf-8")
-    (package,) = {name.partition("/")[0] for name in changed(case)}
-    assert f"\nRepository: {REPOSITORIES[package]}\n" in report
+    assert f"\nRepository: {REPOSITORIES[package(case)]}\n" in report
     imported = {
         alias.name
         for node in ast.walk(ast.parse((folder / "reproduce.py").read_text("utf-8")))
@@ -43,6 +42,7 @@ REPOSITORIES = {
     "accelerate": "huggingface/accelerate",
     "deepspeed": "deepspeedai/DeepSpeed",
     "peft": "huggingface/peft",
+    "swift": "modelscope/ms-swift",
     "torch": "pytorch/pytorch",
     "transformers": "huggingface/transformers",
 }
