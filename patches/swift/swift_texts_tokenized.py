@@ -40,7 +40,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand the collator rows without the marks that are ``None``."""
 
     def collate(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        for row in ROWS.of(args, kwargs):
+        for row in ROWS.of(args, kwargs) or ():
             if row.get(MARK, row) is None:
                 del row[MARK]  # the collator writes into its rows itself
         return original(self, *args, **kwargs)

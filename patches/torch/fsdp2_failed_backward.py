@@ -26,6 +26,8 @@ Upstream: https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -42,7 +44,6 @@ MARK = "self._state_ctx.post_backward_final_callback_queued = "
 NEEDED = {QUEUE: f"{MARK}True", "_root_post_backward_final_callback": f"{MARK}False", "_pre_forward": ""}
 SUM = "unsharded_accumulated_grad"  # of backwards that did not reduce
 GROUPS = ("shard_process_group", "replicate_process_group")
-
 
 _begun: WeakKeyDictionary[Any, dict[Any, Begun]] = WeakKeyDictionary()  # by what all units of a model share
 
@@ -86,10 +87,15 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def free_memory(original: Callable[..., Any], self: Any, /, *objects: Any) -> Any:
     """Around accelerate's, which begins a training: its optimizer is to be made of what is sharded."""
-    for model in self._models:
-        state = getattr(model, "_get_fsdp_state", None)
-        if state and (context := state()._state_ctx).post_backward_final_callback_queued:
-            forget(context)
+    if sys.exc_info()[0] is None:  # while an error goes up a training ends: nothing is to be waited for
+        from torch.distributed.fsdp import FSDPModule
+
+        for model in getattr(self, "_models", ()):  # a class may have borrowed the method alone
+            if isinstance(model, FSDPModule):
+                context = model._get_fsdp_state()._state_ctx
+                if context.post_backward_final_callback_queued:
+                    with contextlib.suppress(RuntimeError):  # the next forward says it
+                        forget(context)
     return original(self, *objects)
 
 
@@ -99,10 +105,11 @@ def forget(context: Any) -> None:
     Raises:
         RuntimeError: another rank did not fail, or elsewhere, and waits for this one.
     """
-    begun = _begun.pop(context, None)
+    begun = _begun.get(context)
     if not begun:
         return
     ask_everywhere(ID, begun)
+    del _begun[context]
     for unit in units(context):
         drop_gradients(unit)
     root = next(state for state in context.all_states if state._is_root)

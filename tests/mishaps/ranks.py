@@ -16,7 +16,6 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel
 from torch.distributed.fsdp.wrap import CustomPolicy
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
@@ -506,7 +505,7 @@ def flat(state: Any) -> list[Any]:
         state = list(state.values())
     if isinstance(state, (list, tuple)):
         return [value for each in state for value in flat(each)]
-    if isinstance(state, DTensor):
+    if hasattr(state, "to_local"):
         state = state.to_local()
     return [state.detach().clone() if isinstance(state, torch.Tensor) else state]
 

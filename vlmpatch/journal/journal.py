@@ -298,9 +298,7 @@ class Journal:
         self._records.append(record)
         try:
             record.change.on()
-        except (
-            Exception
-        ) as refused:  # a class whose metaclass lets nobody write to it, an object that is frozen
+        except Exception as refused:  # of a class that lets nobody write to it, of an object that is frozen
             if record.change.value is None or record.change.value.on:
                 raise
             self._forget(record)
