@@ -16,6 +16,7 @@ import pytest
 from tests.lab import envs, launch
 
 SIZE_MISMATCH = "the shape in current model is torch.Size([0])"
+TRANSPOSED = "the shape in current model is torch.Size([8, "
 EMPTY = "copying a param with shape torch.Size([0]) from checkpoint"
 OUT_OF_BOUNDS = "index 0 is out of bounds for dimension 0 with size 0"
 LAST4 = "tf457-ds0182"
@@ -66,6 +67,10 @@ CASES: dict[str, list[Expected]] = {
         Expected("adapter-saved-by-the-script", EMPTY),
         Expected("adapter-saved-on-one-rank", EMPTY, "saving the adapter of PeftModel was called on rank 0"),
     ],
+    envs.NEWEST: [
+        Expected("loaded-qwen3_vl_moe", TRANSPOSED),
+        Expected("loaded-fused-projections", "split_sizes=[0, 0, 0]"),
+    ],
     "tf500-ds0192": [
         Expected("made-from-scratch", OUT_OF_BOUNDS),
         Expected("loaded-gemma3", "Fan in and fan out can not be computed"),
@@ -103,7 +108,7 @@ def perform(
     """What each case did, one process for all of them."""
     stack = envs.read_stacks()[name]
     envs.make(stack)
-    kinds = {case.split("-")[-1] for case in cases} & {"gemma3", "qwen2_5_vl"}
+    kinds = {case.split("-")[-1] for case in cases} & {"gemma3", "qwen2_5_vl", "qwen3_vl_moe"}
     models = launch.checkpoints(stack, sorted(kinds))
     named = [word for kind, folder in models.items() for word in ("--model", f"{kind}={folder}")]
     command = ["python", "-m", "tests.lab.outside", "--out", str(out), *named, *cases]

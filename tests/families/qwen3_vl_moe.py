@@ -12,7 +12,7 @@ def make(folder: Path) -> int:
     import transformers as tf
 
     text = {**TEXT, "head_dim": 16, "rope_scaling": {**MROPE, "mrope_interleaved": True}}
-    text |= {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 32}
+    text |= {"num_experts": 8, "num_experts_per_tok": 1, "moe_intermediate_size": 48}
     config = tf.Qwen3VLMoeConfig(text_config=text, vision_config=QWEN3_VISION, **QWEN_IDS)
     model = tf.Qwen3VLMoeForConditionalGeneration(config)
     return write(

@@ -170,6 +170,30 @@ def _loaded(stage: Stage, kind: str) -> dict[str, Any]:
     return {"partitioned": partitioned(model), "differing": differing(values(model), right)}
 
 
+@case
+def loaded_fused_projections(stage: Stage) -> dict[str, Any]:
+    """``from_pretrained`` of a Molmo2, whose file has query, key and value in one tensor."""
+    import torch
+    import torch.distributed as dist
+    import transformers
+
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "num_hidden_layers": 1}
+    sizes = {"hidden_size": 32, "intermediate_size": 64, **heads}
+    config = transformers.Molmo2Config(
+        text_config={**sizes, "vocab_size": 64, "additional_vocab_size": 8},
+        vision_config={**sizes, "num_key_value_heads": 4, "image_size": [28, 28]},
+        adapter_config={**sizes, "text_hidden_size": 32, "vision_feature_layer": [-1]},
+    )
+    known, folder = transformers.Molmo2ForConditionalGeneration, stage.folder / "molmo2"
+    if stage.rank == 0:
+        known(config).save_pretrained(folder)
+    dist.barrier()
+    right = values(known.from_pretrained(folder, torch_dtype=torch.float32))
+    with stage.zero3():
+        model = known.from_pretrained(folder, torch_dtype=torch.float32)
+    return {"partitioned": partitioned(model), "differing": differing(values(model), right)}
+
+
 def asked_by_one_rank(stage: Stage) -> dict[str, Any]:
     """Rank 0 alone asks a model that ZeRO-3 keeps whole for its next loss, with and without gradients."""
     import torch

@@ -22,6 +22,7 @@ zero3_unknown_type_warning: Any = importlib.import_module(
 zero3_bias: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_bias_of_frozen_weight")
 zero3_renumbered: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_renumbered_modules")
 zero3_resized: Any = importlib.import_module("vlmpatch.patches.transformers.zero3_resized_embeddings")
+zero3_converted: Any = importlib.import_module("vlmpatch.patches.transformers.zero3_converted_shapes")
 zero3_uneven_calls: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero3_uneven_calls")
 
 
@@ -261,3 +262,79 @@ def test_a_resized_embedding_is_trained_as_it_was(trained: bool) -> None:
     zero3_resized.apply(api.Patch("zero3-resized-embeddings", Journal()), module)
     embedding = SimpleNamespace(weight=Weight(requires_grad=trained))
     assert PreTrainedModel()._get_resized_embeddings(embedding).weight.requires_grad is trained
+
+
+CONVERTS = """
+class Transpose:
+    def convert(self, input_dict, source_patterns, target_patterns, **kwargs):
+        {}
+"""
+
+
+def test_conversions_that_ask_for_no_shape_are_left_alone() -> None:
+    def look(text: str, module: str = "transformers.core_model_loading") -> str | None:
+        said: str | None = zero3_converted.look(api.Code(module, "m.py", text))
+        return said
+
+    assert look(CONVERTS.format('kwargs["model"].get_parameter(kwargs["full_layer_name"]).shape')) is None
+    assert look(CONVERTS.format("return {}")) == "no operation asks for the shape of a parameter"
+    with pytest.raises(api.Unrecognised):
+        look("class Chunk:\n    pass\n")
+    assert look("from .x import _load_state_dict_into_zero3_model\n", "transformers.modeling_utils") is None
+    assert look("", "transformers.modeling_utils") is not None
+
+
+HUB, OURS, SQUARE = (2, 24, 32), (2, 32, 24), (2, 32, 32)  # shapes of experts; the model has OURS or SQUARE
+
+
+@pytest.mark.parametrize(
+    ("shapes", "kept"),
+    [
+        ([OURS, OURS], [True, True]),
+        ([HUB, HUB], [False, False]),
+        ([OURS, SQUARE], [True, True]),  # what says nothing goes the way of the one before it
+        ([HUB, SQUARE], [False, False]),
+        ([SQUARE, OURS], [False, False]),  # and one that comes first is not kept: nor is what follows
+    ],
+)
+@pytest.mark.parametrize("loading", [True, False])
+def test_experts_are_kept_as_a_checkpoint_has_them(
+    shapes: list[tuple[int, ...]], kept: list[bool], loading: bool
+) -> None:
+    class Transpose:
+        dim0, dim1, check_dims = 1, 2, True
+
+        def convert(
+            self, input_dict: Any, source_patterns: Any, target_patterns: Any, **kwargs: Any
+        ) -> dict[str, Any]:
+            return {target_patterns[0]: "transposed"}
+
+        def get_target_pattern(self, input_dict: Any, source_patterns: Any, target_patterns: Any) -> Any:
+            return target_patterns[0]
+
+    module = ModuleType("transformers.core_model_loading")
+    module.Transpose = Transpose  # type: ignore[attr-defined]
+    patch = api.Patch("zero3-converted-shapes", Journal())
+    zero3_converted.apply(patch, module)
+    loader = ModuleType("transformers.modeling_utils")
+
+    def _load_state_dict_into_zero3_model(
+        model_to_load: Any, state_dict: Any, load_config: Any = None
+    ) -> Any:
+        found = []
+        for shape in state_dict:
+            tensor = SimpleNamespace(shape=shape)
+            whole = SQUARE if shape == SQUARE else OURS
+            partitioned = SimpleNamespace(ds_status=SimpleNamespace(name="NOT_AVAILABLE"), ds_shape=whole)
+            model = SimpleNamespace(get_parameter=lambda name, found=partitioned: found)
+            named = {"full_layer_name": "experts", "model": model}
+            made = Transpose().convert({"experts": [tensor]}, ["experts"], ["experts"], **named)
+            found.append(made["experts"] is tensor)
+        return found
+
+    loader._load_state_dict_into_zero3_model = _load_state_dict_into_zero3_model  # type: ignore[attr-defined]
+    load = _load_state_dict_into_zero3_model
+    if loading:
+        zero3_converted.apply(patch, loader)
+        load = loader._load_state_dict_into_zero3_model
+    assert load(None, shapes) == (kept if loading else [False, False])
