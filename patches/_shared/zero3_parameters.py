@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 MODULE = "deepspeed.runtime.zero.partition_parameters"
@@ -73,22 +73,33 @@ def whole(parameters: Iterable[Any], *, changed: bool) -> Iterator[None]:
 @contextlib.contextmanager
 def whole_when_touched(*, changed: bool) -> Iterator[None]:
     """Inside, a parameter is gathered where a torch function is first called on it; takes every rank."""
-    from torch.overrides import TorchFunctionMode
-
     with contextlib.ExitStack() as gathered:
 
-        class Gather(TorchFunctionMode):  # type: ignore[misc]
-            def __torch_function__(
-                self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                kwargs = kwargs or {}
-                if not _only_metadata(function):
-                    for parameter in _parameters((*args, *kwargs.values())):
-                        gathered.enter_context(whole([parameter], changed=changed))
-                return function(*args, **kwargs)
+        def touched(parameter: Any) -> None:
+            gathered.enter_context(whole([parameter], changed=changed))
 
-        with Gather():
+        with told_of_touches(touched):
             yield
+
+
+@contextlib.contextmanager
+def told_of_touches(touched: Callable[[Any], None]) -> Iterator[None]:
+    """Inside, a parameter that is not here is told to ``touched`` before a torch function is called on it.
+
+    Not by DeepSpeed's own gathering: a forward may gather by itself.
+    """
+    from torch.overrides import TorchFunctionMode
+
+    class Touches(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if not _only_metadata(function) and sys._getframe(1).f_globals.get("__name__") != MODULE:
+                for parameter in _parameters((*args, *kwargs.values())):
+                    touched(parameter)
+            return function(*args, **kwargs)
+
+    with Touches():
+        yield
 
 
 def _parameters(values: Iterable[Any]) -> Iterator[Any]:

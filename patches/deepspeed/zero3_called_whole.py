@@ -6,11 +6,12 @@ images in its data pipeline, calls a reward model, or trains with plain ``python
 Why: every rank holds a part of each weight and an empty tensor in its place. DeepSpeed's engine gathers for
 the forwards of its model; before it exists, or for a model it was never given, nobody does.
 
-What is done: a module made under ``zero.Init`` gathers for a call from outside, after the ranks have met,
-without a collective, and know that all make it. A rank that calls alone gets an error within a minute, a call
-from a worker process, or one that is meant to be trained through, at once: module, rank and remedy. Once
-an engine has the model, nothing of this is left on it, and a module around it, made under the same
-``zero.Init`` (one that computes the loss), may be called as ever.
+What is done: a module made under ``zero.Init`` gathers for a call from outside that comes to a weight which
+is not there, after the ranks have met, without a collective, and know that all make it. A rank that calls
+alone gets an error within a minute, a call from a worker process, or one that is meant to be trained through,
+at once: module, rank and remedy. A forward that makes use of no weight, or has gathered them itself, runs as
+it is. Once an engine has the model, nothing of this is left on it, and a module around it, made under the
+same ``zero.Init`` (one that computes the loss), may be called as ever.
 
 Every DeepSpeed. Upstream: https://github.com/modelscope/ms-swift/issues/938,
 https://github.com/RLHF-V/RLAIF-V/issues/9, https://github.com/QwenLM/Qwen3-VL/issues/1473
@@ -23,14 +24,14 @@ import importlib
 import os
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.distributed import rank
 from .._shared.rendezvous import attend, rendezvous
-from .._shared.zero3_parameters import absent, whole, whole_when_touched
+from .._shared.zero3_parameters import absent, told_of_touches, whole
 
 REMEDY = "Encode in advance, without ZeRO-3, or let every rank make as many calls."
 IN_WORKER = (
@@ -113,13 +114,22 @@ class Hooked:
         return handle
 
 
+class Call(NamedTuple):
+    """One call of a module."""
+
+    module: Any
+    gathered: contextlib.ExitStack  # what is whole until it ends
+
+
 class Calls:
     """The calls this process is in the middle of, outermost first."""
 
     def __init__(self, patch: Patch) -> None:
         self.patch = patch
         self.process = os.getpid()
-        self.frames: list[contextlib.ExitStack] = []
+        self.running: list[Call] = []
+        self.asked: Call | None = None  # the outermost that lacks a weight
+        self.met = False  # the ranks have, for that one
 
     def watch(self, module: Any) -> None:
         """Be there before and after each call of ``module``."""
@@ -143,17 +153,31 @@ class Calls:
 
     def enter(self, module: Any) -> None:
         """A call of ``module`` begins."""
-        frame = contextlib.ExitStack()
-        outermost = not self.frames
-        self.frames.append(frame)
+        call = Call(module, contextlib.ExitStack())
+        self.running.append(call)
         # An engine may have taken it while this was off.
-        if not self.patch.active or self.patch.pauses or (outermost and not lacks(module)):
+        if not self.patch.active or self.patch.pauses:
             return
-        if outermost:
-            self.check(module)
-            frame.enter_context(whole_when_touched(changed=False))
+        if self.asked is None and lacks(module):
+            self.asked, self.met = call, False
+            call.gathered.enter_context(told_of_touches(self.touched))
+        elif self.asked is not None and self.met:
+            self.gather(call)
+
+    def touched(self, parameter: Any) -> None:
+        """The call that runs comes to ``parameter``, which is not here."""
         with importlib.import_module("torch")._C.DisableTorchFunction():
-            frame.enter_context(whole(module._parameters.values(), changed=False))
+            if self.asked is not None and not self.met:
+                self.check(self.asked.module)
+                self.met = True
+            innermost = self.running[-1]
+            self.gather(innermost)
+            innermost.gathered.enter_context(whole([parameter], changed=False))  # of another module
+
+    def gather(self, call: Call) -> None:
+        """Until ``call`` ends its module's own weights are whole."""
+        with importlib.import_module("torch")._C.DisableTorchFunction():
+            call.gathered.enter_context(whole(call.module._parameters.values(), changed=False))
 
     def check(self, module: Any) -> None:
         """Whether the call can be made at all.
@@ -172,6 +196,9 @@ class Calls:
 
     def leave(self) -> None:
         """The innermost call ends, whichever way."""
-        if self.frames:
+        if self.running:
             with importlib.import_module("torch")._C.DisableTorchFunction():
-                self.frames.pop().close()
+                ended = self.running.pop()
+                if ended is self.asked:
+                    self.asked = None
+                ended.gathered.close()

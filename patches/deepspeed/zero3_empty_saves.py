@@ -101,6 +101,17 @@ def _is_placeholder(value: Any) -> bool:
     return tuple(value.shape) == (0,) and value.untyped_storage().nbytes() == 0
 
 
+def _is_plain(value: Any) -> bool:
+    """Whether it has a shape and numbers in a storage: not a lazy, sparse, nested or wrapped one.
+
+    Most others cannot be asked; none of them is what DeepSpeed leaves in a parameter's place.
+    """
+    torch = sys.modules["torch"]
+    own = type(value).__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    lazy = torch.nn.parameter.is_lazy(value)
+    return own and not lazy and value.layout is torch.strided and not (value.is_nested or value.is_meta)
+
+
 def _is_slice(names: Mapping[str, Any], key: str, value: Any) -> bool:
     """Whether ``value`` is a part of a partitioned parameter: the script writes a file for each rank."""
     known = _placeholder(names, key) if value.numel() else None
@@ -115,8 +126,9 @@ def _tensors(what: Any, depth: int) -> Iterator[tuple[str, Any]]:
     if isinstance(what, (list, tuple)) and len(what) < 100:
         values = enumerate(what)
     for key, value in values:
-        if isinstance(value, sys.modules["torch"].Tensor) and isinstance(key, str):
-            yield key, value
+        if isinstance(value, sys.modules["torch"].Tensor):
+            if isinstance(key, str) and _is_plain(value):
+                yield key, value
         else:
             yield from _tensors(value, depth - 1)
 

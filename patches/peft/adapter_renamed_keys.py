@@ -102,12 +102,17 @@ def _rule(base: Any) -> Callable[[str], str]:
     if mapping:
         return functools.partial(_first, mapping)
     known = importlib.util.find_spec(CONVERSIONS)
-    if known is None or not hasattr(base, "config"):
+    if known is None or not _is_of_transformers(base):
         return str
     kinds = importlib.import_module("transformers.core_model_loading")
     every = importlib.import_module(CONVERSIONS).get_model_conversion_mapping(base)
     renamings = [each for each in every if isinstance(each, kinds.WeightRenaming)]
     return lambda key: str(kinds.rename_source_key(key, renamings, [])[0])
+
+
+def _is_of_transformers(base: Any) -> bool:
+    """Whether it is a model of transformers itself: a module around one may have its configuration."""
+    return any(each.__name__ == "PreTrainedModel" for each in type(base).__mro__)
 
 
 def _first(mapping: dict[str, str], key: str) -> str:

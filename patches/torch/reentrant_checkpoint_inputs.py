@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -82,29 +83,45 @@ def one_by_one(function: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ..
     if all(type(value) not in (tuple, list) or not _hold_one(value) for value in args):
         return function, args
     shape, leaves = _shape(args), _leaves(args)
-    lists = [(leaf, len(leaf)) for leaf in leaves if type(leaf) is list and _hold_one(leaf)]
+    # Weakly: what a script lets go of after the backward goes, be its loss kept.
+    lists = [(leaf, [*map(_held, leaf)]) for leaf in leaves if type(leaf) is list and _hold_one(leaf)]
 
     def call(*inputs: Any) -> Any:
         left = iter(inputs)
         whole = _filled(shape, left)
-        with _put_in(lists, left):
+        with _put_in([(each, [(held(), next(left)) for held in first]) for each, first in lists]):
             return function(*whole)
 
     return call, (*leaves, *(tensor for each, _ in lists for tensor in each))
 
 
 @contextlib.contextmanager
-def _put_in(lists: list[tuple[list[Any], int]], tensors: Iterator[Any]) -> Iterator[None]:
-    """Each list, which stays the caller's own, with ``tensors`` in place of what it held first."""
-    places = [(each, place, each[place], next(tensors)) for each, size in lists for place in range(size)]
-    for each, place, _, tensor in places:
-        each[place] = tensor
+def _put_in(lists: list[tuple[list[Any], list[tuple[Any, Any]]]]) -> Iterator[None]:
+    """Each list, which stays the caller's own, with inputs in place of what it held as the call was made.
+
+    It may hold less by now, or hold it elsewhere: the block takes out of it, or the caller does.
+
+    Args:
+        lists: with, for each, what it held and the input that stands for it.
+    """
+    for each, pairs in lists:
+        _exchange(each, pairs)
     try:
         yield
     finally:
-        for each, place, before, tensor in places:
-            if each[place] is tensor:
-                each[place] = before
+        for each, pairs in lists:
+            _exchange(each, [(given, first) for first, given in pairs if first is not None])
+
+
+def _exchange(values: list[Any], pairs: list[tuple[Any, Any]]) -> None:
+    instead = {id(old): new for old, new in pairs if old is not None}
+    values[:] = [instead.get(id(value), value) for value in values]
+
+
+def _held(value: Any) -> Callable[[], Any]:
+    import torch
+
+    return weakref.ref(value) if isinstance(value, torch.Tensor) else lambda: None
 
 
 def flattening(function: Any, shapes: list[Any]) -> Callable[..., Any]:

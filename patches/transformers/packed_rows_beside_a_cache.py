@@ -13,7 +13,8 @@ only); 5.24 has it still, under another name of the argument.
 The change: while gradients are recorded, beside a cache that holds nothing yet, the mask is what it is
 without the cache, if ``position_ids`` begin again: every break is at a 0, and one at least comes after a
 position above 0. Positions with gaps, all of them zero, a mask of the caller's own, a cache that holds
-something, inference and a model that is being compiled see no change.
+something, inference, a model that is being compiled or traced, and positions without numbers (a model on the
+meta device, under FakeTensorMode or vmap) see no change.
 
 Upstream: https://github.com/huggingface/transformers/pull/39194
 """
@@ -28,6 +29,7 @@ from typing import Any
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.compiling import compiling
+from .._shared.readable import is_readable
 
 PREPARE, FIND = "_preprocess_mask_arguments", "find_packed_sequence_indices"
 _NEEDED = ("attention_mask", "position_ids")
@@ -78,10 +80,15 @@ def begin_again(positions: Any) -> bool:
     Args:
         positions: of shape [batch, length].
     """
-    if positions.dim() != 2 or positions.shape[1] < 2:
+    import torch
+
+    if not is_readable(positions):
         return False
-    before, after = positions[:, :-1], positions[:, 1:]
-    breaks = after - before != 1
-    at_zero = breaks & (after == 0)
-    packed: bool = ((at_zero & (before > 0)).any() & (breaks == at_zero).all()).item()
+    with torch._C.DisableTorchFunction():  # a mode of a script's may count what it sees
+        if positions.dim() != 2 or positions.shape[1] < 2:
+            return False
+        before, after = positions[:, :-1], positions[:, 1:]
+        breaks = after - before != 1
+        at_zero = breaks & (after == 0)
+        packed: bool = ((at_zero & (before > 0)).any() & (breaks == at_zero).all()).item()
     return packed

@@ -149,10 +149,16 @@ def test_under_which_names_an_empty_tensor_is_refused(torch: Any, key: str, refu
 class Tensor(SimpleNamespace):
     """As much of one as is looked at."""
 
+    layout, is_nested, is_meta = "strided", False, False
+    __torch_dispatch__ = None
+
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Module=type("Module", (), {})))
+    parameter = SimpleNamespace(is_lazy=lambda value: False)
+    nn = SimpleNamespace(Module=type("Module", (), {}), parameter=parameter)
+    undispatched = SimpleNamespace(_disabled_torch_dispatch_impl=None)
+    found = SimpleNamespace(Tensor=Tensor, nn=nn, _C=undispatched, strided="strided")
     monkeypatch.setitem(sys.modules, "torch", found)
     return found
 
