@@ -97,4 +97,6 @@ class _Pickled:
 def _is_leaf(output: Any) -> bool:
     import torch
 
+    if not isinstance(output, torch.Tensor):  # an object of the script's own may know requires_grad_ alone
+        return False
     return bool(torch.is_grad_enabled() and output.requires_grad and output.is_leaf)
