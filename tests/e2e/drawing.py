@@ -106,6 +106,12 @@ def joined(acts: Sequence[Finished]) -> Finished:
     return dataclasses.replace(acts[ended], output=output)
 
 
+def acted(told: Told, job: Callable[[str], Job]) -> list[Job]:
+    """The jobs of a training, an act each; one that is there twice, as where it goes through, is run once."""
+    made = {act: job(act) for act in dict.fromkeys(told["acts"])}
+    return [made[act] for act in told["acts"]]
+
+
 def word(measured: Finished, bare: Finished, patched: Finished) -> str:
     """``same`` and ``fixed`` are right with vlmpatch; ``harmed`` is right without it alone."""
     if found_of(measured) is None:

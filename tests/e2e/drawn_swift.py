@@ -5,12 +5,13 @@
 What is right is the same command under DDP that searches for unused parameters, without checkpointing and
 without vlmpatch: all losses, norms, evaluations and the parameters at the end. Every training that vlmpatch
 harms or leaves wrong is printed, then how many ended how; exit status 1 where it harmed one. A seed draws
-the same again. ``tests.e2e.drawn_trainer`` draws trainings of HF Trainer, ``tests.e2e.test_swift_options``
-takes ms-swift's options one by one.
+the same again. ``tests.e2e.drawn_swift_rlhf`` draws KTO and GRPO, too, ``tests.e2e.drawn_trainer`` trainings
+of HF Trainer; ``tests.e2e.test_swift_options`` takes ms-swift's options one by one.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import sys
@@ -80,7 +81,7 @@ def drawn(stack: envs.Stack, seed: int, count: int, kinds: Sequence[str]) -> lis
     return [draw(chance, stack.name.startswith("swift3"), kinds) for _ in range(count)]
 
 
-def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
+def draw(chance: random.Random, old: bool, kinds: Sequence[str], verbs: Sequence[str] = VERBS) -> Told:
     """What one training is told; an ``old`` ms-swift is 3.x."""
     engine, kind = chance.choice(OLD_ENGINES if old else ENGINES), chance.choice(kinds)
     preset = engine.startswith("zero") and chance.random() < 0.4
@@ -111,7 +112,7 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
         arguments.pop("group_by_length", None)
     elif arguments.get("group_by_length"):
         arguments |= {"lazy_tokenize": False, "train_dataloader_shuffle": True}  # as it has to be told
-    verb = chance.choice(VERBS)
+    verb = chance.choice(verbs)
     if verb:
         arguments |= {"rlhf_type": "cpo" if verb == "simpo" else verb}
     if arguments.get("streaming") or chance.random() < 0.4:
@@ -186,10 +187,13 @@ def perform(stack: envs.Stack, part: Sequence[Told], models: dict[str, Path], ou
                 out / name / f"saved-{number}",
                 written(told, models[told["kind"]], out / str(number)),
             )
-            # A training that is resumed is held against one that goes through: it is run once.
-            acts = dict.fromkeys(told["acts"])
-            made = {act: job(told, act, models[told["kind"]], place, data, name == "right") for act in acts}
-            every.append([made[act] for act in told["acts"]])
+            where: dict[str, Any] = {
+                "model": models[told["kind"]],
+                "place": place,
+                "data": data,
+                "keeps": name == "right",
+            }
+            every.append(drawing.acted(told, functools.partial(job, told, **where)))
         return every
 
     return drawing.perform(stack, jobs, out, forked.SWIFT[stack.name])
@@ -211,14 +215,16 @@ def written(told: Told, model: Path, folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     known = [json.loads(line) for line in (model / "data" / "dpo.jsonl").read_text().splitlines()]
     images = [row["images"][0] for row in known]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for number, count in enumerate(told["rows"]):
         row = known[number % len(known)]
         user, answer = row["messages"]
         asked = "<image>" * count + user["content"].removeprefix("<image>")
         shown = [images[(number + other) % len(images)] for other in range(count)]
         rows.append({"messages": [{**user, "content": asked}, answer], "images": shown})
-        if told["verb"] == "rlhf":
+        if told["arguments"].get("rlhf_type") == "kto":
+            rows[-1]["label"] = number % 2 == 0
+        elif told["verb"] == "rlhf":
             rows[-1]["rejected_response"] = row["rejected_response"]
     evaluated = "eval_strategy" in told["arguments"]
     held = (told["held"] or 4 * bool(told["arguments"].get("streaming"))) if evaluated else 0

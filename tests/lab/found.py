@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 
 from tests.lab import trainers
 from vlmpatch_lab import recording
@@ -60,3 +61,18 @@ def tell(asked: argparse.Namespace, lines: list[float], before: Values, after: V
         if asked.keep:
             torch.save({"before": before, "after": after}, asked.keep)
         print("\nFOUND", json.dumps(found), flush=True)  # a bar of progress may stand on this line
+
+
+class Meter(transformers.TrainerCallback):  # type: ignore[misc]
+    """Says what came of the training that calls it."""
+
+    def __init__(self, asked: Any) -> None:
+        self.asked = asked
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trained = trained(kwargs["model"])
+        self.before = values(kwargs["model"], self.trained) if self.asked.keep else {}
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        after = values(kwargs["model"], self.trained)
+        tell(self.asked, logged(state.log_history), self.before, after)

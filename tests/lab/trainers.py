@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import importlib
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -100,6 +102,22 @@ def call(callback: Callable[[], Any]) -> None:
         self.callbacks.append(callback())
 
     handler.__init__ = set_up_with_callback
+
+
+def begin(seed: int) -> None:
+    """Give LoRA the same weights under every engine: under ZeRO-3 other numbers are drawn before them."""
+    made = transformers.Trainer.__init__
+
+    @functools.wraps(made)  # whose parameters frameworks ask for
+    def fill(self: Any, model: Any = None, *args: Any, **kwargs: Any) -> None:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_" in name and parameter.requires_grad and "magnitude" not in name:
+                    drawn = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+                    parameter.copy_(torch.randn(parameter.shape, generator=drawn) * 0.1)
+        made(self, model, *args, **kwargs)
+
+    transformers.Trainer.__init__ = fill
 
 
 @contextlib.contextmanager

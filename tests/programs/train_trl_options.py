@@ -8,6 +8,7 @@ import functools
 import importlib
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from transformers import AutoProcessor, AutoTokenizer, set_seed
 
 from tests.families._shared.sizes import TEXT
 from tests.lab import trainers
+from vlmpatch_lab import loading
 
 EVERYWHERE = r".*(q_proj|k_proj|v_proj|o_proj|qkv|fc1|fc2)"
 COMMON = {
@@ -35,6 +37,28 @@ COMMON = {
     "remove_unused_columns": False,
     "optim": "adamw_torch",
 }
+GENERATED = {"per_device_train_batch_size": 2, "num_generations": 2, "max_completion_length": 8}
+OWN: dict[str, dict[str, Any]] = {  # of a trainer
+    "sft": {"max_length": None},
+    "kto": {"per_device_train_batch_size": 2},
+    "grpo": GENERATED,
+    "rloo": GENERATED,
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Of what a trainer is made, but for its arguments."""
+
+    model: Path
+    rows: str = "mixed"  # or text, whose tokenizer no processor is around, or images
+    adapter: dict[str, Any] | None = None
+    wrapped: bool = False  # whether the script itself puts the adapter in
+    scenario: str = ""  # what is trained of the whole model, as a lab's cell has it
+    reference: bool = False  # whether the script hands over a reference model
+    form: str = "prompt"  # of SFT's rows, or messages
+    images: tuple[int, ...] | None = None  # of each row, where these are not the model's rows
+    held: int = 0  # rows of an evaluation's own
 
 
 def main() -> None:
@@ -46,30 +70,53 @@ def main() -> None:
     parser.add_argument("--rows", default="mixed")
     parser.add_argument("--options", type=json.loads, default={})
     parser.add_argument("--adapter", type=json.loads)
-    asked = parser.parse_args()
-    settings = COMMON | trainers.place_of(asked.engine) | {"output_dir": asked.output_dir} | asked.options
-    TRAINERS[asked.trainer](asked, settings)
+    said = parser.parse_args()
+    place = trainers.place_of(said.engine) | {"output_dir": said.output_dir}
+    settings = COMMON | place | OWN.get(said.trainer, {}) | said.options
+    TRAINERS[said.trainer](Asked(said.model, said.rows, said.adapter), settings).train()
 
 
-def adapter_of(asked: argparse.Namespace) -> dict[str, Any]:
+def tuned(asked: Asked) -> dict[str, Any]:
+    """The model, and the adapter that is put in or already is."""
+    model = model_of(asked)
     if asked.adapter is None:
-        return {}
-    said = {"r": 4, "target_modules": EVERYWHERE, **asked.adapter}
-    return {"peft_config": getattr(peft, said.pop("kind", "LoraConfig"))(**said)}
+        return {"model": model}
+    if asked.wrapped:
+        return {"model": peft.get_peft_model(model, config_of(asked.adapter))}
+    return {"model": model, **adapter_of(asked)}
 
 
-def rows_of(asked: argparse.Namespace, rlhf: bool = False) -> list[dict[str, Any]]:
-    rows = trainers.rows(asked.model, "dpo" if rlhf else "sft")
+def adapter_of(asked: Asked) -> dict[str, Any]:
+    return {} if asked.adapter is None else {"peft_config": config_of(asked.adapter)}
+
+
+def config_of(adapter: dict[str, Any]) -> Any:
+    said = {"r": 4, "target_modules": EVERYWHERE, **adapter}
+    return getattr(peft, said.pop("kind", "LoraConfig"))(**said)
+
+
+def rows_of(asked: Asked, name: str) -> list[dict[str, Any]]:
+    rows = trainers.rows(asked.model, name)
+    if asked.images is not None:
+        shown = [image for row in rows for image in row["images"]]
+        return [
+            {**rows[n % len(rows)], "images": [shown[(n + other) % len(shown)] for other in range(count)]}
+            for n, count in enumerate(asked.images)
+        ]
     bare = {"mixed": rows[1::3], "text": rows}.get(asked.rows, [])
     for row in bare:
         row["images"] = []
     return rows
 
 
-def model_of(asked: argparse.Namespace) -> Any:
+def model_of(asked: Asked) -> Any:
     """Loaded once the trainer's settings are there: under ZeRO-3 in parts."""
     config = transformers.AutoConfig.from_pretrained(asked.model)
-    return getattr(transformers, config.architectures[0]).from_pretrained(asked.model)
+    model = getattr(transformers, config.architectures[0]).from_pretrained(asked.model)
+    if asked.scenario:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(loading.TRAINED[asked.scenario](name))
+    return model
 
 
 def turns(role: str, text: str) -> list[dict[str, str]]:
@@ -95,36 +142,50 @@ def dataset(rows: list[dict[str, Any]], images: bool) -> Any:
     return made.cast_column("images", datasets.Sequence(datasets.Image())) if images else made
 
 
-def processor_of(asked: argparse.Namespace) -> Any:
+def processor_of(asked: Asked) -> Any:
     kind = AutoTokenizer if asked.rows == "text" else AutoProcessor
     return kind.from_pretrained(asked.model, padding_side="left")
 
 
-def with_images(asked: argparse.Namespace, rows: list[dict[str, Any]], made: list[dict[str, Any]]) -> Any:
-    if asked.rows == "text":
-        return dataset(made, False)
-    return dataset([m | {"images": row["images"]} for m, row in zip(made, rows, strict=True)], True)
+def data_of(asked: Asked, made: list[dict[str, Any]], rows: list[dict[str, Any]] | None = None) -> Any:
+    """What is trained on and what is evaluated; ``rows`` have the images."""
+    if rows is not None and asked.rows != "text":
+        made = [one | {"images": row["images"]} for one, row in zip(made, rows, strict=True)]
+    images = "images" in made[0]
+    evaluated = {"eval_dataset": dataset(made[: asked.held], images)} if asked.held else {}
+    return {"train_dataset": dataset(made[asked.held :], images), **evaluated}
 
 
-def sft(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
-    rows = rows_of(asked)
+def home_of(name: str) -> Any:
+    """Where this release has a trainer and its configuration."""
+    own = hasattr(trl, f"{name}Config")
+    return trl if own else importlib.import_module(f"trl.experimental.{name.lower()}")
+
+
+def arguments_of(name: str, settings: dict[str, Any]) -> Any:
+    return getattr(home_of(name), f"{name}Config")(**settings)
+
+
+def sft(asked: Asked, settings: dict[str, Any]) -> Any:
+    rows = rows_of(asked, "sft")
     made = [
         {"prompt": turns("user", "describe the image"), "completion": turns("assistant", answer(row))}
         for row in rows
     ]
-    arguments = trl.SFTConfig(**({"max_length": None} | settings))
+    if asked.form == "messages":
+        made = [{"messages": row["prompt"] + row["completion"]} for row in made]
+    arguments = trl.SFTConfig(**settings)
     set_seed(0)
-    trl.SFTTrainer(
-        model=model_of(asked),
+    return trl.SFTTrainer(
         args=arguments,
-        train_dataset=with_images(asked, rows, made),
         processing_class=processor_of(asked),
-        **adapter_of(asked),
-    ).train()
+        **data_of(asked, made, rows),
+        **tuned(asked),
+    )
 
 
-def dpo(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
-    rows = rows_of(asked, rlhf=True)
+def dpo(asked: Asked, settings: dict[str, Any]) -> Any:
+    rows = rows_of(asked, "dpo")
     made = [
         {
             "prompt": shown(row, "describe the image"),
@@ -135,91 +196,84 @@ def dpo(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
     ]
     arguments = trl.DPOConfig(**settings)
     set_seed(0)
-    trl.DPOTrainer(
-        model=text_model() if asked.rows == "text" else model_of(asked),
+    models = {"model": text_model(), **adapter_of(asked)} if asked.rows == "text" else tuned(asked)
+    return trl.DPOTrainer(
         args=arguments,
-        train_dataset=with_images(asked, rows, made),
+        ref_model=model_of(asked) if asked.reference else None,
         processing_class=processor_of(asked),
-        **adapter_of(asked),
-    ).train()
+        **data_of(asked, made, rows),
+        **models,
+    )
 
 
-def pairs(asked: argparse.Namespace, settings: dict[str, Any], name: str) -> None:
+def pairs(asked: Asked, settings: dict[str, Any], name: str) -> Any:
     """Trainers that know no images: those of pairs of answers, and KTO's of single ones."""
-    rows = trainers.rows(asked.model, "dpo")
+    rows = rows_of(asked, "dpo")
     made: list[dict[str, Any]] = [
         {"prompt": "describe the image", "chosen": answer(row), "rejected": row["rejected_response"]}
         for row in rows
     ]
     if name == "KTO":
-        settings = {**settings, "per_device_train_batch_size": 2}
         made = [
             {"prompt": row["prompt"], "completion": row["chosen"], "label": number % 2 == 0}
             for number, row in enumerate(made)
         ]
-    own = hasattr(trl, f"{name}Config")
-    home = trl if own else importlib.import_module(f"trl.experimental.{name.lower()}")
-    arguments = getattr(home, f"{name}Config")(**settings)
+    arguments = arguments_of(name, settings)
     set_seed(0)
-    getattr(home, f"{name}Trainer")(
-        model=model_of(asked),
+    reference = {"ref_model": model_of(asked)} if asked.reference else {}
+    return getattr(home_of(name), f"{name}Trainer")(
         args=arguments,
-        train_dataset=dataset(made, False),
         processing_class=AutoTokenizer.from_pretrained(asked.model),
-        **adapter_of(asked),
-    ).train()
+        **data_of(asked, made),
+        **tuned(asked),
+        **reference,
+    )
 
 
-def reward(asked: argparse.Namespace, settings: dict[str, Any]) -> None:
-    rows = trainers.rows(asked.model, "dpo")
+def reward(asked: Asked, settings: dict[str, Any]) -> Any:
     made = [
         {
             "chosen": turns("user", "describe") + turns("assistant", answer(row)),
             "rejected": turns("user", "describe") + turns("assistant", row["rejected_response"]),
         }
-        for row in rows
+        for row in rows_of(asked, "dpo")
     ]
     arguments = trl.RewardConfig(**settings)
     set_seed(0)
     tokenizer = AutoTokenizer.from_pretrained(asked.model)
     sizes = {**TEXT, "vocab_size": 1024, "num_labels": 1, "pad_token_id": tokenizer.pad_token_id}
-    trl.RewardTrainer(
+    return trl.RewardTrainer(
         model=transformers.Qwen2ForSequenceClassification(transformers.Qwen2Config(**sizes)),
         args=arguments,
-        train_dataset=dataset(made, False),
         processing_class=tokenizer,
+        **data_of(asked, made),
         **adapter_of(asked),
-    ).train()
+    )
 
 
-def online(asked: argparse.Namespace, settings: dict[str, Any], name: str) -> None:
-    rows = rows_of(asked)
+def online(asked: Asked, settings: dict[str, Any], name: str) -> Any:
+    rows = rows_of(asked, "sft")
     made = [{"prompt": turns("user", "describe the image")} for _ in rows]
     processor = processor_of(asked)
     tokenizer = getattr(processor, "tokenizer", processor)
-    own = {
-        "per_device_train_batch_size": 2,
-        "num_generations": 2,
-        "max_completion_length": 8,
-        "generation_kwargs": {"suppress_tokens": tokenizer.all_special_ids},
-    }
-    arguments = getattr(trl, f"{name}Config")(**(settings | own | asked.options))
+    arguments = arguments_of(
+        name, {"generation_kwargs": {"suppress_tokens": tokenizer.all_special_ids}, **settings}
+    )
 
     def worth(completion_ids: list[list[int]], **columns: Any) -> list[float]:
         return [sum(ids) % 97 / 97 for ids in completion_ids]
 
     set_seed(0)
-    getattr(trl, f"{name}Trainer")(
-        model=model_of(asked),
+    return getattr(trl, f"{name}Trainer")(
         reward_funcs=worth,
         args=arguments,
-        train_dataset=with_images(asked, rows, made),
         processing_class=processor,
-        **adapter_of(asked),
-    ).train()
+        **data_of(asked, made, rows),
+        **tuned(asked),
+    )
 
 
-TRAINERS: dict[str, Callable[[argparse.Namespace, dict[str, Any]], None]] = {
+TRAINERS: dict[str, Callable[[Asked, dict[str, Any]], Any]] = {
     "sft": sft,
     "dpo": dpo,
     "kto": functools.partial(pairs, name="KTO"),
