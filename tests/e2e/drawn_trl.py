@@ -213,7 +213,7 @@ def job(told: Told, act: str, model: Path, place: Path, keeps: tuple[str, str]) 
     begins, resumed = (0, None) if act == "train" else (1, str(place / SAVED))
     said = json.dumps({**told, "begins": begins, "resumed": resumed})
     places = ("--model", str(model), "--output_dir", str(place))
-    return Job((SCRIPT, *places, "--told", said, *keeps), limit=90.0)
+    return Job((SCRIPT, *places, "--told", said, *keeps), limit=45.0)
 
 
 def main() -> int:
