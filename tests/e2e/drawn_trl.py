@@ -141,6 +141,9 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
         arguments |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
         arguments.pop("eval_on_start", None)  # the one that is resumed does so again
         arguments.pop("precompute_ref_log_probs", None)  # by what is there when it begins
+    scenario = chance.choice(SCENARIOS) if adapter is None else ""
+    if scenario == "projector" and rows == "text":
+        scenario = ""  # which a text does not use
     return {
         "trainer": trainer,
         "kind": kind,
@@ -151,7 +154,7 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
             "rows": rows,
             "adapter": adapter,
             "wrapped": adapter is not None and chance.random() < 0.3,
-            "scenario": chance.choice(SCENARIOS) if adapter is None else "",
+            "scenario": scenario,
             "reference": trainer in REFERENCE
             and adapter is None
             and rows != "text"
