@@ -17,7 +17,7 @@ import functools
 import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -113,21 +113,23 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
     """What one training is told; an ``old`` TRL's DPO takes LLaVA alone, and no row without an image."""
     engine, kind, trainer = chance.choice(ENGINES), chance.choice(kinds), chance.choice(TRAINERS)
     adapter = chance.choice(ADAPTERS)
-    if trainer in NO_IMAGES:
-        rows = "text"
-    elif trainer == "dpo" and old:
-        rows = "images" if chance.random() < 0.7 and "llava_files" in kinds else "text"
-        kind = "llava_files" if rows == "images" else kind
-    else:
-        rows = chance.choice(("mixed", "mixed", "images", "text"))
+    rows = _rows(chance, trainer, kind, old)
+    if trainer == "dpo" and old and rows == "images":
+        kind = "llava_files"
+    copied = trainer in REFERENCE and adapter is None  # the model that it stays near
+    if copied and rows == "text" and trainer == "dpo" and engine == "zero3":
+        engine = "zero2"  # TRL refuses to copy one under ZeRO-3
+    form = chance.choice(("prompt", "messages"))
     arguments = {
         "gradient_accumulation_steps": chance.choice((1, 1, 2, 3)),
         **chance.choice(({"max_steps": 4}, {"max_steps": 4}, {"num_train_epochs": 1, "max_steps": -1})),
         **chance.choice(CHECKPOINTING),
         **some(chance, ARGUMENTS),
         **some(chance, WORDS[trainer]),
-        **_rows(chance, trainer, rows),
+        **_batches(chance, trainer, rows),
     }
+    for name in _refused(trainer, engine, rows, form, adapter, arguments):
+        arguments.pop(name, None)
     if engine == "fsdp1":  # what a unit does not use of its own has a zero, on which weight decay acts
         arguments |= {"optim": "sgd", "weight_decay": 0.0}
     if engine == "ddp" and kind in NOT_ALL_USED and adapter is None:
@@ -142,7 +144,7 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
         arguments.pop("eval_on_start", None)  # the one that is resumed does so again
         arguments.pop("precompute_ref_log_probs", None)  # by what is there when it begins
     scenario = chance.choice(SCENARIOS) if adapter is None else ""
-    if scenario == "projector" and rows == "text":
+    if scenario == "projector" and rows != "images":
         scenario = ""  # which a text does not use
     return {
         "trainer": trainer,
@@ -155,20 +157,30 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
             "adapter": adapter,
             "wrapped": adapter is not None and chance.random() < 0.3,
             "scenario": scenario,
-            "reference": trainer in REFERENCE
-            and adapter is None
-            and rows != "text"
-            and chance.random() < 0.4,
-            "form": chance.choice(("prompt", "messages")),
+            "reference": copied and rows != "text" and (engine == "zero3" or chance.random() < 0.4),
+            "form": form,
             "held": 4 if evaluates else 0,
         },
-        "rows": _images(chance, rows, 1 if trainer == "dpo" and old else 2),
+        "rows": _images(chance, rows, 1 if kind == "llava_files" else 2),
         "zero": drawing.zero(chance, engine),
         "fsdp": {},
     }
 
 
-def _rows(chance: random.Random, trainer: str, rows: str) -> dict[str, Any]:
+def _rows(chance: random.Random, trainer: str, kind: str, old: bool) -> str:
+    """Which have images: all, some or none, whose tokenizer has no processor around it."""
+    if trainer in NO_IMAGES:
+        return "text"
+    if trainer == "dpo" and old:
+        return chance.choice(("images", "images", "text"))
+    if trainer in ANSWERING:  # which cut what LLaVA is shown into as many parts as there are rows
+        return chance.choice(
+            ("images", "text") if kind == "llava_files" else ("mixed", "images", "images", "text")
+        )
+    return chance.choice(("mixed", "mixed", "images", "text"))
+
+
+def _batches(chance: random.Random, trainer: str, rows: str) -> dict[str, Any]:
     """How many at a time, and how texts are put together."""
     size = {"per_device_train_batch_size": 2 if trainer in ("kto", *ANSWERING) else chance.choice((1, 1, 2))}
     if trainer in ANSWERING:
@@ -178,6 +190,18 @@ def _rows(chance: random.Random, trainer: str, rows: str) -> dict[str, Any]:
     if trainer == "sft":
         return {**size, "max_length": chance.choice((24, 64)), **some(chance, PACKING)}
     return {**size, **({"padding_free": True} if trainer == "dpo" and chance.random() < 0.5 else {})}
+
+
+def _refused(
+    trainer: str, engine: str, rows: str, form: str, adapter: Any, arguments: dict[str, Any]
+) -> Iterator[str]:
+    """What TRL refuses beside the rest."""
+    if rows != "text" and form == "prompt":
+        yield "pad_to_multiple_of"
+    if adapter is not None or arguments.get("beta", 0.0 if trainer == "grpo" else 1.0) == 0.0:
+        yield "sync_ref_model"  # there is none
+    if engine == "zero3" or arguments.get("sync_ref_model"):
+        yield "precompute_ref_log_probs"
 
 
 def _images(chance: random.Random, rows: str, most: int) -> list[int]:

@@ -53,7 +53,8 @@ def tell(asked: argparse.Namespace, lines: list[float], before: Values, after: V
     found: dict[str, Any] = {"logged": lines, "apart": 0.0, "worst": ""}
     if asked.right:
         right = torch.load(asked.right)
-        most = max(float((right["after"][n] - v).abs().max()) for n, v in right["before"].items())
+        moved = max(float((right["after"][n] - v).abs().max()) for n, v in right["before"].items())
+        most = moved or 1.0  # what learns nothing is to stay as it is
         apart = {name: float((after[name] - v).abs().max()) / most for name, v in right["after"].items()}
         worst = max(apart, key=lambda name: apart[name])
         found |= {"apart": apart[worst], "worst": worst}

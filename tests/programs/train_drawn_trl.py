@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ def main() -> None:
     trainers.name_one_cpu()
     trainers.call(lambda: found.Meter(asked))
     trainers.begin(told["begins"])
+    if asked.keep and told["trainer"] in ("grpo", "rloo"):
+        keep_images_where_they_are(importlib.import_module(f"trl.trainer.{told['trainer']}_trainer"))
     whole = {"stage3_param_persistence_threshold": 0}  # by default weights this small would stay whole
     place = trainers.place_of(told["engine"], {**whole, **told["zero"]}, told["fsdp"])
     own = options.OWN.get(told["trainer"], {})
@@ -32,6 +35,17 @@ def main() -> None:
         options.Asked(**made), {**known(told["trainer"], settings), "output_dir": asked.output_dir}
     )
     trainer.train(resume_from_checkpoint=told["resumed"])
+
+
+def keep_images_where_they_are(home: Any) -> None:
+    """TRL gathers them for its log on those ranks that have one, and waits for the others."""
+    gather = home.gather_object
+
+    def gather_but_images(every: list[Any]) -> Any:
+        images = all(isinstance(row, list) and not any(isinstance(one, dict) for one in row) for row in every)
+        return every if images else gather(every)
+
+    home.gather_object = gather_but_images
 
 
 def known(trainer: str, settings: dict[str, Any]) -> dict[str, Any]:
