@@ -74,7 +74,6 @@ WORDS: dict[str, drawing.Words] = {
         "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo"),
         "importance_sampling_level": ("sequence",),
         "scale_rewards": ("batch", "none"),
-        "mask_truncated_completions": (True,),
         "epsilon_high": (0.28,),
         "top_entropy_quantile": (0.5,),
         "temperature": (0.7,),
@@ -117,7 +116,7 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str]) -> Told:
     if trainer == "dpo" and old and rows == "images":
         kind = "llava_files"
     copied = trainer in REFERENCE and adapter is None  # the model that it stays near
-    if copied and rows == "text" and trainer == "dpo" and engine == "zero3":
+    if copied and (rows == "text" or trainer == "kto") and engine == "zero3":
         engine = "zero2"  # TRL refuses to copy one under ZeRO-3
     form = chance.choice(("prompt", "messages"))
     arguments = {

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.families._shared.sizes import TEXT
 from tests.lab import saving, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab.patience import stretched
 
 TOLERANCE = 1e-5
 RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
@@ -915,6 +917,27 @@ def swift_texts(cell: Cell, folder: Path) -> Gradients:
     return found[1]
 
 
+def trl_images(cell: Cell, folder: Path) -> Gradients:
+    """TRL's GRPO, an image on one rank and a text on the other: as where its log is shown no images."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    home: Any = importlib.import_module("trl.trainer.grpo_trainer")
+    gather, found = home.gather_object, list[Gradients]()
+
+    def but_images(every: list[Any]) -> Any:
+        return gather(every) if isinstance(every[0], str) else every
+
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=stretched(20)))  # what waits waits for ever
+    with tempfile.TemporaryDirectory(prefix="images-") as name:
+        place = Path(name)
+        for gathers in (but_images, gather):
+            home.gather_object = gathers
+            recorded = trainers.record(place / f"{len(found)}.pt")
+            trainers.trl_grpo_mixed(cell, folder, place / "output")
+            found.append(torch.load(recorded[0]))
+    check(found[1], found[0])
+    return found[1]
+
+
 def evaluated_first(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that evaluates before it trains, a row a rank."""
     return _evaluated_first(cell, lambda model: model)
@@ -1153,6 +1176,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
     "swift_texts": swift_texts,
+    "trl_images": trl_images,
     "short_window": short_window,
     "short_window_loop": short_window_loop,
     "evaluated_first": evaluated_first,

@@ -436,12 +436,27 @@ def _said(value: Any) -> list[str]:
 def trl_grpo(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
     """Answers to an image, each worth what its tokens are; what stands for an image is not among them."""
     import datasets
+
+    data = [{**ASKED, "image": row["images"][0]} for row in rows(folder, "sft")]
+    made = datasets.Dataset.from_list(data).cast_column("image", datasets.Image())
+    _answer(cell, folder, output, made, **more)
+
+
+def trl_grpo_mixed(cell: Cell, folder: Path, output: Path) -> None:
+    """Answers to an image on one rank, and to a text on the other."""
+    import datasets
+
+    data = [{**ASKED, "images": row["images"] * (n % 2)} for n, row in enumerate(rows(folder, "sft"))]
+    made = datasets.Dataset.from_list(data).cast_column("images", datasets.Sequence(datasets.Image()))
+    _answer(cell, folder, output, made, shuffle_dataset=False)
+
+
+ASKED = {"prompt": [{"role": "user", "content": "describe the image"}]}
+
+
+def _answer(cell: Cell, folder: Path, output: Path, data: Any, **more: Any) -> None:
     import trl
 
-    data = [
-        {"prompt": [{"role": "user", "content": "describe the image"}], "image": row["images"][0]}
-        for row in rows(folder, "sft")
-    ]
     processor = transformers.AutoProcessor.from_pretrained(folder, padding_side="left")
     settings = trl.GRPOConfig(
         **{**said_of(cell, output), "per_device_train_batch_size": 2, **more},
@@ -457,7 +472,7 @@ def trl_grpo(cell: Cell, folder: Path, output: Path, **more: Any) -> None:
         model=model_with_lora(cell, folder),
         reward_funcs=reward,
         args=settings,
-        train_dataset=datasets.Dataset.from_list(data).cast_column("image", datasets.Image()),
+        train_dataset=data,
         processing_class=processor,
     ).train()
 

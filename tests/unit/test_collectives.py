@@ -40,7 +40,15 @@ CALLERS = {
     "job_store",
     "_get_default_store",
 }
-CALLERS |= {"gathered", "GatheredParameters", "RankMonitor", "Exchange", "Backward", "ask_everywhere"}
+CALLERS |= {
+    "gathered",
+    "GatheredParameters",
+    "RankMonitor",
+    "Exchange",
+    "Backward",
+    "ask_everywhere",
+    "gather_object",
+}
 
 
 def calls(tree: ast.AST, within: str = "") -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""trl-forced-reentrant guards the user's choice while a trainer is made, and no longer."""
+"""TRL's trainers: who chooses ``use_reentrant``, and which ranks gather the images of a batch."""
 
 from __future__ import annotations
 
@@ -55,3 +55,63 @@ def test_a_name_that_the_constructor_lacks_reaches_it(trainer: type) -> None:
         trainer(args=given, tokenizer="of 2024")
     with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument"):
         trainer()
+
+
+IMAGE = object()
+Gathered = list[list[Any]]
+
+
+@pytest.fixture
+def scoring() -> ModuleType:
+    """A trainer that gathers what it is shown, beside a rank with an image."""
+    module = ModuleType("trl.trainer.grpo_trainer")
+    module.gathered = []  # type: ignore[attr-defined]
+
+    def gather_object(every: Gathered) -> Gathered:
+        module.gathered.append(every)
+        return [*every, *module.elsewhere]
+
+    class GRPOTrainer:
+        def __init__(self, use_vllm: bool = False) -> None:
+            self.use_vllm = use_vllm
+            self._logs: dict[str, list[Any]] = {"images": []}
+
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> str:
+            images = [row["images"] for row in inputs] if "images" in inputs[0] else None
+            if images is not None and not all(each == [] for each in images):
+                self._logs["images"].extend(gather_object(images))
+            return "scored"
+
+    module.gather_object = gather_object  # type: ignore[attr-defined]
+    module.elsewhere = [[IMAGE]]  # type: ignore[attr-defined]
+    module.GRPOTrainer = GRPOTrainer  # type: ignore[attr-defined]
+    importlib.import_module("vlmpatch.patches.trl.trl_images_of_every_rank").apply(
+        Patch("p", Journal()), module
+    )
+    return module
+
+
+@pytest.mark.parametrize("images", [[IMAGE], []])
+def test_a_rank_gathers_images_once_whether_it_has_one_or_not(
+    scoring: ModuleType, images: list[object]
+) -> None:
+    trainer = scoring.GRPOTrainer()
+    assert trainer._generate_and_score_completions([{"images": images}]) == "scored"
+    assert scoring.gathered == [[images]]
+    assert trainer._logs["images"] == [images, [IMAGE]]
+
+
+def test_where_no_rank_has_an_image_the_log_has_none(scoring: ModuleType) -> None:
+    scoring.elsewhere = [[]]  # type: ignore[attr-defined]
+    trainer = scoring.GRPOTrainer()
+    trainer._generate_and_score_completions(inputs=[{"images": []}, {"images": []}])
+    assert scoring.gathered == [[[], []]]
+    assert trainer._logs["images"] == []
+
+
+@pytest.mark.parametrize("said", ["texts", "vllm", "unlogged"])
+def test_what_gathers_no_images_is_left_alone(scoring: ModuleType, said: str) -> None:
+    trainer = scoring.GRPOTrainer(use_vllm=said == "vllm")
+    trainer.log_multimodal = said != "unlogged"
+    trainer._generate_and_score_completions([{} if said == "texts" else {"images": []}])
+    assert scoring.gathered == []
