@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -122,10 +123,15 @@ def _nothing() -> Any:
 def _plain(model: Any, vision: Any) -> Inputs:
     """CLIP, SigLIP and their kin: ``(1, channels, height, width)``, of the size the tower was built for.
 
-    Gemma 3n's tower is timm's, which says it and the configuration does not.
+    Gemma 3n's tower is timm's, which says it and the configuration does not; DeepSeek-OCR 2 has a tower
+    before its tower, which says it; Florence 2 takes any picture that its strides leave a piece of.
     """
     import torch
 
+    vision = getattr(vision, "sam_config", vision)
+    if hasattr(vision, "patch_stride"):
+        side = math.prod(vision.patch_stride)
+        return {"pixel_values": torch.ones(1, _channels(vision), side, side)}
     if not hasattr(vision, "image_size"):
         return {"pixel_values": torch.ones(1, *model.vision_tower.timm_model.pretrained_cfg["input_size"])}
     return {"pixel_values": torch.ones(1, _channels(vision), *_size(vision))}
@@ -134,16 +140,20 @@ def _plain(model: Any, vision: Any) -> Inputs:
 def _patches(model: Any, vision: Any) -> Inputs:
     """Qwen-VL, GLM-4V: flattened patches, ``(patches, values)``, as many as are merged into one token.
 
-    With their grid, ``(1, 3)``.
+    With their grid, ``(1, 3)``. Patches of those in ``_SQUARE`` are ``(patches, channels, side, side)``.
     """
     import torch
 
-    merge = getattr(vision, "spatial_merge_size", None) or vision.merge_kernel_size[0]
-    length = _channels(vision) * getattr(vision, "temporal_patch_size", 1) * vision.patch_size**2
+    merge = _first(vision, ("spatial_merge_size", "merge_size", "merge_kernel_size"), 1)
+    merge = merge if isinstance(merge, int) else merge[0]
+    moments = _first(vision, ("temporal_patch_size", "patch_temporal"), 1)
+    length = _channels(vision) * moments * vision.patch_size**2
+    square = (_channels(vision), vision.patch_size, vision.patch_size)
+    shape = square if getattr(vision, "model_type", "") in _SQUARE else (length,)
     grid = torch.tensor([[1, merge, merge]])
     sizes = torch.tensor([merge])  # VideoLLaMA 3 says for each image how much of it is merged
     return {
-        "pixel_values": torch.ones(merge**2, length),
+        "pixel_values": torch.ones(merge**2, *shape),
         "image_grid_thw": grid,
         "image_merge_sizes": sizes,
     }
@@ -152,14 +162,16 @@ def _patches(model: Any, vision: Any) -> Inputs:
 def _tiles(model: Any, vision: Any) -> Inputs:
     """LLaVA-NeXT and OneVision: tiles of one picture, ``(1, tiles, channels, height, width)``.
 
-    Pixtral: a picture, ``(1, channels, height, width)``. Both with its size, ``(1, 2)``.
+    Pixtral: a picture, ``(1, channels, height, width)``, of two tokens: Mistral 3 takes one for none. Both
+    with its size, ``(1, 2)``.
     """
     import torch
 
     height, width = _size(vision)
     if not hasattr(model.config, "image_grid_pinpoints"):
         if hasattr(vision, "patch_size") and hasattr(model.config, "spatial_merge_size"):
-            height = width = vision.patch_size * model.config.spatial_merge_size
+            height = vision.patch_size * model.config.spatial_merge_size
+            width = 2 * height
         picture = torch.ones(1, _channels(vision), height, width)
         return {"pixel_values": picture, "image_sizes": torch.tensor([[height, width]])}
     count = sys.modules[type(model).__module__].image_size_to_num_patches
@@ -219,10 +231,48 @@ def _positioned(model: Any, vision: Any) -> Inputs:
     return {"pixel_values": pixels, "image_position_ids": places[None]}
 
 
+def _shuffled(model: Any, vision: Any) -> Inputs:
+    """Nemotron Omni: flattened patches, ``(patches, values)``, with their grid, ``(1, 2)``."""
+    import torch
+
+    side = round(1 / model.config.downsample_ratio)
+    length = _channels(vision) * vision.patch_size**2
+    return {"pixel_values": torch.ones(side**2, length), "image_grid_hw": torch.tensor([[side, side]])}
+
+
+def _pooled(model: Any, vision: Any) -> Inputs:
+    """Molmo 2: all patches of one crop, ``(1, patches, values)``; the first is pooled into one token.
+
+    With what each token pools, ``(1, 1)``, and how many the whole picture and its crops have, ``(1, 4)``.
+    """
+    import torch
+
+    height, width = (each // vision.patch_size for each in _size(vision))
+    return {
+        "pixel_values": torch.ones(1, height * width, _channels(vision) * vision.patch_size**2),
+        "image_token_pooling": torch.zeros(1, 1, dtype=torch.long),
+        "image_grids": torch.tensor([[1, 1, 0, 0]]),
+    }
+
+
+def _twice(model: Any, vision: Any) -> Inputs:
+    """DeepSeek-VL's hybrid: one picture in two sizes, ``(1, channels, height, width)`` each."""
+    import torch
+
+    high = model.config.high_res_vision_config
+    larger = torch.ones(1, _channels(high), *_size(high))
+    return {**_plain(model, vision), "high_res_pixel_values": larger}
+
+
+# Vision configurations whose towers convolve patches as they come.
+_SQUARE = ("kimi_k25_vision", "paddleocr_vl_vision")
 # The parameter of get_image_features that tells a family, the most telling first.
 _RECIPES: dict[str, Callable[[Any, Any], Inputs]] = {
     "image_grid_thw": _patches,
     "grid_thw": _patches,
+    "image_grid_hw": _shuffled,
+    "image_token_pooling": _pooled,
+    "high_res_pixel_values": _twice,
     "image_position_ids": _positioned,
     "target_sizes": _packed,
     "spatial_shapes": _shaped,
@@ -232,8 +282,12 @@ _RECIPES: dict[str, Callable[[Any, Any], Inputs]] = {
 
 
 def _channels(vision: Any) -> int:
-    names = ("in_channels", "in_chans", "num_channels")
-    return next((int(getattr(vision, name)) for name in names if hasattr(vision, name)), 3)
+    return int(_first(vision, ("in_channels", "in_chans", "num_channels"), 3))
+
+
+def _first(config: Any, names: tuple[str, ...], otherwise: Any) -> Any:
+    """The first of ``names`` that ``config`` says something by."""
+    return next((said for name in names if (said := getattr(config, name, None))), otherwise)
 
 
 def _size(vision: Any) -> tuple[int, int]:

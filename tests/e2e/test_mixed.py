@@ -53,6 +53,7 @@ SHORT = {
         mixed("qwen2_audio", "zero3", "full", "alternating"),  # whose forward reads a weight from outside
         mixed("idefics3", "zero3", "full"),  # which embeds a token by itself where there is no text
         mixed("llama4", "zero3", "full"),  # whose tower's configuration says what its features are
+        mixed("mistral3", "zero3", "full"),  # which takes one token for none
     ],
     TF523: [
         mixed("qwen3_vl", "ddp", "full", "alternating"),
@@ -62,6 +63,8 @@ SHORT = {
         mixed("gemma3", "fsdp2", "full"),
         mixed("gemma4", "fsdp2", "full", "images"),  # whose forward runs other modules before its towers
         mixed("voxtral", "zero3", "full", "alternating"),
+        mixed("paddleocr_vl", "zero3", "full"),  # whose patches are squares
+        mixed("molmo2", "zero3", "lora", "alternating"),  # whose tokens say what they pool
     ],
 }
 
