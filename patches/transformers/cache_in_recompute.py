@@ -69,11 +69,15 @@ def _note(cache: Any, layer: int, result: Any) -> None:
     """Remember how long ``cache`` is; layers of a script's own may hand out what has no length."""
     import torch
 
-    if isinstance(result, tuple) and result and isinstance(result[0], torch.Tensor) and result[0].dim() > 1:
+    if not (isinstance(result, tuple) and result and isinstance(result[0], torch.Tensor)):
+        return
+    with torch._C.DisableTorchFunction():  # a mode of a script's may count what it sees
+        length = result[0].shape[-2] if result[0].dim() > 1 else None
+    if length is not None:
         lengths = _known.get(cache)
         if lengths is None:
             _known.put(cache, lengths := {})
-        lengths[layer] = result[0].shape[-2]
+        lengths[layer] = length
 
 
 def _as_in_forward(

@@ -27,6 +27,8 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
+from .._shared.compiling import compiling
+
 HOOK = Argument(0, "hook")
 NAMES = ("make_inputs_require_grads", "make_inputs_require_grad")
 
@@ -99,4 +101,9 @@ def _is_leaf(output: Any) -> bool:
 
     if not isinstance(output, torch.Tensor):  # an object of the script's own may know requires_grad_ alone
         return False
-    return bool(torch.is_grad_enabled() and output.requires_grad and output.is_leaf)
+    if not torch.is_grad_enabled():
+        return False
+    if compiling()():
+        return bool(output.requires_grad and output.is_leaf)
+    with torch._C.DisableTorchFunction():  # a mode of a script's may count what it sees
+        return bool(output.requires_grad and output.is_leaf)
