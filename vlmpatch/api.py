@@ -58,8 +58,13 @@ class Patch:
             log.debug(f"{self.id}: {neighbour}")
 
     def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set ``owner.name``, which may be new, to ``value``."""
-        self._write(self._journal.replace, owner, name, value)
+        """Set ``owner.name``, which may be new, to ``value``; see ``Journal.replace``."""
+        try:
+            self._write(self._journal.replace, owner, name, value)
+        except AlreadyPatched as neighbour:
+            if not self.settled:
+                raise
+            log.debug(f"{self.id}: {neighbour}")
 
     @contextlib.contextmanager
     def swapped(self, owner: Any, name: str, value: Any) -> Iterator[None]:

@@ -998,3 +998,29 @@ def test_a_hook_is_held_against_none_of_other_modules(
     assert not any(module.hooks for module in modules)
     journal.hook("p", modules[0].register, loud)
     assert len(modules[0].hooks) == 1
+
+
+def _own_of(module: str) -> Any:
+    """The function of a patch file, as a copy of vlmpatch that has ``module`` reads it."""
+    names = {"__name__": module}
+    exec("def own(asked):\n    return asked\n", names)
+    return names["own"]
+
+
+@pytest.mark.parametrize("other", ["vlmpatch.patches.x.y", "vendored.vlmpatch.patches.x.y"])
+def test_a_function_that_another_copy_has_put_there_stays(other: str) -> None:
+    host = ModuleType("host")
+    first = _own_of("vlmpatch.patches.x.y")
+    Journal().replace("p", host, "own", first)
+    with pytest.raises(AlreadyPatched):
+        Journal().replace("p", host, "own", _own_of(other))
+    assert host.own is first
+
+
+@pytest.mark.parametrize("other", ["vlmpatch.patches.x.z", "host"])
+def test_a_function_of_anybody_else_is_replaced(other: str) -> None:
+    host = ModuleType("host")
+    host.own = _own_of(other)  # type: ignore[attr-defined]
+    value = _own_of("vlmpatch.patches.x.y")
+    Journal().replace("p", host, "own", value)
+    assert host.own is value

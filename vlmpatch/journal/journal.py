@@ -142,8 +142,15 @@ class Journal:
         """Set ``owner.name`` to ``value``; the attribute may be new.
 
         An ``owner`` that lives only as long as a run (a trainer, its arguments) is not kept alive.
+
+        Raises:
+            AlreadyPatched: the same function lies there, from another copy of vlmpatch.
         """
-        self._put(patch, Override(Attribute(owner, name), value, patch), f"set {path(owner, name)}")
+        what, location = f"set {path(owner, name)}", Attribute(owner, name)
+        with self.lock:
+            if _of_another_copy(location.held(), value):
+                raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
+            self._put(patch, Override(location, value, patch), what)
 
     @contextlib.contextmanager
     def swapped(self, patch: str, owner: Any, name: str, value: Any) -> Iterator[None]:
@@ -317,3 +324,18 @@ class Journal:
 def _set_of(patch: str) -> str:
     """The patch set of others that ``patch`` is from; empty for ours."""
     return patch.rpartition("/")[0]
+
+
+def _of_another_copy(held: Any, value: Any) -> bool:
+    """Whether ``held`` is the function ``value`` of a patch file that was read twice."""
+    one, other = (getattr(each, "__code__", None) for each in (held, value))
+    if one is None or other is None or one is other:
+        return False
+    return bool(held.__qualname__ == value.__qualname__ and _patch_file(held) == _patch_file(value) != "")
+
+
+def _patch_file(function: Any) -> str:
+    """Where among patches a function is defined, by whatever name its copy of vlmpatch was imported."""
+    return (
+        str(function.__module__).rpartition("patches.")[2] if "patches." in str(function.__module__) else ""
+    )
