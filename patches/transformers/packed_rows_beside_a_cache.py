@@ -29,7 +29,6 @@ from typing import Any
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.compiling import compiling
-from .._shared.readable import is_readable
 
 PREPARE, FIND = "_preprocess_mask_arguments", "find_packed_sequence_indices"
 _NEEDED = ("attention_mask", "position_ids")
@@ -82,7 +81,7 @@ def begin_again(positions: Any) -> bool:
     """
     import torch
 
-    if not is_readable(positions):
+    if not _readable(positions):
         return False
     with torch._C.DisableTorchFunction():  # a mode of a script's may count what it sees
         if positions.dim() != 2 or positions.shape[1] < 2:
@@ -92,3 +91,17 @@ def begin_again(positions: Any) -> bool:
         at_zero = breaks & (after == 0)
         packed: bool = ((at_zero & (before > 0)).any() & (breaks == at_zero).all()).item()
     return packed
+
+
+def _readable(tensor: Any) -> bool:
+    """Whether it has numbers, and no transform, no tracer and no mode of a script's looks on.
+
+    On the meta device and in FakeTensorMode there are none; under vmap a look is an error, under a tracer a
+    part of what is traced.
+    """
+    import torch
+
+    if type(tensor) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
+        return False
+    with torch._C.DisableTorchFunction():
+        return not (tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor))

@@ -63,6 +63,7 @@ def test_every_bound_that_is_no_release_is_a_major_version(capsys: pytest.Captur
         "ms-swift",
         "llamafactory",
         "accelerate",
+        "trl",
     }
     assert ("ms-swift", "3.6.1") not in still_open
     assert cli.main(["retire", "--json"]) == 0
