@@ -179,7 +179,7 @@ class Trial:
         fresh = {
             name: value
             for name, value in now.items()
-            if name.startswith(own) and (not again or name in known or "(" in name)
+            if name.startswith(own) and (not again or name in known or "(" in name.removesuffix("()"))
         }
         self.imported = {n for n in fresh if hasattr(getattr(now[n], "thing", None), "__vlmpatch__")}
         # What else there is may be patched just now: of that, what it was before counts.

@@ -148,7 +148,7 @@ class Journal:
         """
         what, location = f"set {path(owner, name)}", Attribute(owner, name)
         with self.lock:
-            if _of_another_copy(location.held(), value):
+            if _same_function(held := location.held(), value) and not self._put_here(held):
                 raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
             self._put(patch, Override(location, value, patch), what)
 
@@ -252,6 +252,11 @@ class Journal:
                 if not (record.change.alive and record.change.on()):
                     self._records.remove(record)
 
+    def _put_here(self, held: Any) -> bool:
+        """Whether ``held`` is a value of this journal."""
+        values = (record.change.value for record in self._records)
+        return any(value is not None and value.value is held for value in values)
+
     def _put(self, patch: str, value: Override, what: str) -> Record:
         with self.lock:
             self._hold_apart(patch, value, what)
@@ -326,10 +331,9 @@ def _set_of(patch: str) -> str:
     return patch.rpartition("/")[0]
 
 
-def _of_another_copy(held: Any, value: Any) -> bool:
-    """Whether ``held`` is the function ``value`` of a patch file that was read twice."""
-    one, other = (getattr(each, "__code__", None) for each in (held, value))
-    if one is None or other is None or one is other:
+def _same_function(held: Any, value: Any) -> bool:
+    """Whether ``held`` and ``value`` are one function of a patch file, made twice."""
+    if held is value or not all(hasattr(each, "__code__") for each in (held, value)):
         return False
     return bool(held.__qualname__ == value.__qualname__ and _patch_file(held) == _patch_file(value) != "")
 
