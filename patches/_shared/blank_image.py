@@ -231,15 +231,6 @@ def _positioned(model: Any, vision: Any) -> Inputs:
     return {"pixel_values": pixels, "image_position_ids": places[None]}
 
 
-def _shuffled(model: Any, vision: Any) -> Inputs:
-    """Nemotron Omni: flattened patches, ``(patches, values)``, with their grid, ``(1, 2)``."""
-    import torch
-
-    side = round(1 / model.config.downsample_ratio)
-    length = _channels(vision) * vision.patch_size**2
-    return {"pixel_values": torch.ones(side**2, length), "image_grid_hw": torch.tensor([[side, side]])}
-
-
 def _pooled(model: Any, vision: Any) -> Inputs:
     """Molmo 2: all patches of one crop, ``(1, patches, values)``; the first is pooled into one token.
 
@@ -270,7 +261,6 @@ _SQUARE = ("kimi_k25_vision", "paddleocr_vl_vision")
 _RECIPES: dict[str, Callable[[Any, Any], Inputs]] = {
     "image_grid_thw": _patches,
     "grid_thw": _patches,
-    "image_grid_hw": _shuffled,
     "image_token_pooling": _pooled,
     "high_res_pixel_values": _twice,
     "image_position_ids": _positioned,

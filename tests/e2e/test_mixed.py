@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.mixed_table import OPTIMIZER
-from tests.lab import cells, envs, launch
+from tests.lab import blank_images, cells, envs, launch
 from tests.lab.cells import Result
 from tests.standin.make import make_omni
 from vlmpatch_lab.cell import Cell
@@ -272,3 +272,12 @@ def apart(stack: str, got: Path, right: Path) -> float:
     finished = launch.run(envs.read_stacks()[stack], ["python", "-c", program, got, right], limit=120)
     assert finished.rc == 0, str(finished)
     return float(finished.output.split()[-1])
+
+
+def test_towers_take_the_blank_image_made_for_them() -> None:
+    """Those of which ``tests.lab.beside_text`` makes no model that is consistent."""
+    stack = envs.read_stacks()[envs.NEWEST]
+    envs.make(stack)
+    finished = launch.run(stack, ["python", "-W", "ignore", "-m", "tests.lab.blank_images"], limit=120)
+    found = dict(line.split(": ", 1) for line in finished.output.splitlines() if ": (" in line)
+    assert found.keys() == {family.__name__ for family in blank_images.FAMILIES}, finished.output

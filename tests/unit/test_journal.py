@@ -1024,3 +1024,11 @@ def test_a_function_of_anybody_else_is_replaced(other: str) -> None:
     value = _own_of("vlmpatch.patches.x.y")
     Journal().replace("p", host, "own", value)
     assert host.own is value
+
+
+def test_a_copy_of_what_a_patch_has_changed_is_changed_anew() -> None:
+    """Of a model that is gone, what a copy of it holds is in no journal."""
+    part = SimpleNamespace(own=_own_of("vlmpatch.patches.x.y"))
+    value = _own_of("vlmpatch.patches.x.y")
+    Journal().replace("p", part, "own", value)
+    assert part.own is value

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, MutableMapping
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from vlmpatch.journal import inherited
@@ -148,7 +148,8 @@ class Journal:
         """
         what, location = f"set {path(owner, name)}", Attribute(owner, name)
         with self.lock:
-            if _same_function(held := location.held(), value) and not self._put_here(held):
+            shared = isinstance(owner, (ModuleType, type))  # what is else may be a copy of what we had
+            if shared and _same_function(held := location.held(), value) and not self._put_here(held):
                 raise AlreadyPatched(f"{what}: another copy of vlmpatch did so already")
             self._put(patch, Override(location, value, patch), what)
 
@@ -333,13 +334,12 @@ def _set_of(patch: str) -> str:
 
 def _same_function(held: Any, value: Any) -> bool:
     """Whether ``held`` and ``value`` are one function of a patch file, made twice."""
-    if held is value or not all(hasattr(each, "__code__") for each in (held, value)):
+    if held is value or type(held) is not FunctionType or type(value) is not FunctionType:
         return False
-    return bool(held.__qualname__ == value.__qualname__ and _patch_file(held) == _patch_file(value) != "")
+    file = _patch_file(value)
+    return file != "" and (file, value.__qualname__) == (_patch_file(held), held.__qualname__)
 
 
-def _patch_file(function: Any) -> str:
+def _patch_file(function: FunctionType) -> str:
     """Where among patches a function is defined, by whatever name its copy of vlmpatch was imported."""
-    return (
-        str(function.__module__).rpartition("patches.")[2] if "patches." in str(function.__module__) else ""
-    )
+    return str(function.__module__).partition("patches.")[2]
