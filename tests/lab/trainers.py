@@ -232,7 +232,14 @@ def rows(folder: Path, name: str) -> list[dict[str, Any]]:
 # --- frameworks -----------------------------------------------------------------------------------
 
 
-def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -> None:
+def hf(
+    cell: Cell,
+    folder: Path,
+    output: Path,
+    *,
+    own_optimizer: bool = False,
+    change: Callable[[Any], None] = lambda model: None,
+) -> None:
     """transformers' own Trainer and a PeftModel, as most fine-tune scripts are."""
     said = said_of(cell, output)
     if own_optimizer and "deepspeed" in said:  # without an engine transformers makes it anyway
@@ -243,6 +250,7 @@ def hf(cell: Cell, folder: Path, output: Path, *, own_optimizer: bool = False) -
     model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
     if cell.input_grads:
         model.enable_input_require_grads()
+    change(model)
     trainer = transformers.Trainer(model, settings, data_collator=lambda r: r[0], train_dataset=data)
     trainer.train()
     if cell.engine.startswith("fsdp") and not isinstance(trainer.model, _wrapper(cell.engine)):
@@ -272,6 +280,27 @@ def hf_resumed_text(cell: Cell, folder: Path, output: Path) -> None:
 def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
     """The same where transformers makes the optimizer and DeepSpeed is handed it."""
     hf(cell, folder, output, own_optimizer=True)
+
+
+def hf_head_read(cell: Cell, folder: Path, output: Path) -> None:
+    """The same where the loss multiplies by the head's weight itself, as fused ones do."""
+    hf(cell, folder, output, change=lambda model: read_head(model, lambda weight: weight))
+
+
+def hf_head_gathered(cell: Cell, folder: Path, output: Path) -> None:
+    """The same where it gathers a weight that it finds sharded, as TRL does."""
+    hf(cell, folder, output, change=lambda model: read_head(model, whole))
+
+
+def read_head(model: Any, read: Callable[[Any], Any]) -> None:
+    """Put a forward into ``model`` that never calls its head."""
+
+    def forward(*args: Any, labels: torch.Tensor, **kwargs: Any) -> dict[str, torch.Tensor]:
+        hidden = model.model(*args, **kwargs).last_hidden_state
+        logits = torch.nn.functional.linear(hidden[:, :-1], read(model.get_output_embeddings().weight))
+        return {"loss": torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())}
+
+    model.forward = forward
 
 
 def said_of(cell: Cell, output: Path) -> dict[str, Any]:
@@ -606,6 +635,8 @@ def _decoded(path: str, mode: Any = None) -> Any:
 
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
+    "hf_head_gathered": hf_head_gathered,
+    "hf_head_read": hf_head_read,
     "hf_own_optimizer": hf_own_optimizer,
     "hf_resumed": hf_resumed,
     "hf_resumed_text": hf_resumed_text,
@@ -623,6 +654,8 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
 }
 PACKAGES = {
     "hf": "transformers",
+    "hf_head_gathered": "transformers",
+    "hf_head_read": "transformers",
     "hf_own_optimizer": "transformers",
     "hf_resumed": "transformers",
     "hf_resumed_text": "transformers",
