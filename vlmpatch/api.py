@@ -1,7 +1,7 @@
 """What a patch file may use.
 
 ``Patch`` to change things, ``Code`` to look, ``Unrecognised`` to decline, ``Argument`` to read a call,
-``assign`` to write a value of a run.
+``assign`` to write a value of a run, ``answers_while_traced`` for what torch.compile cannot trace.
 """
 
 from __future__ import annotations
@@ -12,11 +12,22 @@ from typing import Any
 
 from vlmpatch.gate.source import Code, Function, Unrecognised, of_file, of_module
 from vlmpatch.journal.journal import AlreadyPatched, Foreign, Journal, Taken, WrongSignature
+from vlmpatch.journal.tracing import answers_while_traced
 from vlmpatch.journal.values import assign
 from vlmpatch.support import log
 from vlmpatch.support.arguments import Argument
 
-__all__ = ["Argument", "Code", "Function", "Patch", "Unrecognised", "assign", "of_file", "of_module"]
+__all__ = [
+    "Argument",
+    "Code",
+    "Function",
+    "Patch",
+    "Unrecognised",
+    "answers_while_traced",
+    "assign",
+    "of_file",
+    "of_module",
+]
 
 
 class Patch:

@@ -33,9 +33,9 @@ import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, ref
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, answers_while_traced
 
 from .._shared.compiling import compiling
 
@@ -53,6 +53,7 @@ _towers: WeakSet[Any] = WeakSet()
 _enabled: WeakKeyDictionary[Any, WeakSet[Any]] = (
     WeakKeyDictionary()
 )  # by embeddings of towers: for which models
+_hooks: WeakKeyDictionary[Any, Callable[..., None]] = WeakKeyDictionary()  # by embeddings of towers
 _running = threading.local()
 
 
@@ -97,19 +98,39 @@ def _leave_out(patch: Patch, model: Any, tower: Any, forward: Callable[..., Any]
         return
     _towers.add(tower)
     _enabled.setdefault(embeddings, WeakSet()).add(model)
-    patch.hook(embeddings.register_forward_hook, require_grad)
+    if embeddings not in _hooks:
+        _hooks[embeddings] = requiring_grad(embeddings)
+    patch.hook(embeddings.register_forward_hook, _hooks[embeddings])
     patch.wrap(type(tower), "forward", forward)
 
 
-def require_grad(embeddings: Any, inputs: Any, output: Any) -> None:
-    """As upstream's hook, but in a tower that runs without a graph."""
-    models = _enabled.get(embeddings)  # None: of a copy of the model
-    if models is not None and not any(getattr(model, REGISTERED, None) for model in models):
-        return
-    if getattr(_running, "tower", None) is not None:
-        _running.left_out = True
-    else:
-        output.requires_grad_(True)
+def requiring_grad(embeddings: Any) -> Callable[..., None]:
+    """A hook for ``embeddings`` as upstream's, but in a tower that runs without a graph."""
+    known, tracing = ref(embeddings), compiling()
+
+    def of_the_traced() -> bool:
+        return _enabled_for(known())
+
+    answers_while_traced(of_the_traced)
+
+    def require_grad(embeddings: Any, inputs: Any, output: Any) -> None:
+        if tracing():
+            if of_the_traced():
+                output.requires_grad_(True)
+        elif not _enabled_for(embeddings):
+            return
+        elif getattr(_running, "tower", None) is not None:
+            _running.left_out = True
+        else:
+            output.requires_grad_(True)
+
+    return require_grad
+
+
+def _enabled_for(embeddings: Any) -> bool:
+    """Whether a model has them require grad still; yes where none is known, as in a copy."""
+    models = None if embeddings is None else _enabled.get(embeddings)
+    return models is None or any(getattr(model, REGISTERED, None) for model in models)
 
 
 def without_graph(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:

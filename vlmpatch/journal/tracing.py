@@ -24,9 +24,10 @@ def own_code(function: Callable[..., Any]) -> FunctionType:
 
 
 def answers_while_traced(function: Callable[..., Any]) -> None:
-    """Have dynamo call ``function`` as it traces, and take the answer for a constant.
+    """Have dynamo call ``function``, one of ours, as it traces, and take the answer for a constant.
 
-    As ``torch.compiler.assume_constant_result`` does it, for which torch would have to be imported.
+    As ``torch.compiler.assume_constant_result`` does it, for which torch would have to be imported. What its
+    arguments may be differs between releases; a class is taken by all.
     """
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
