@@ -4,7 +4,8 @@
 
 Every ``raise X(…)`` and every ``assert …`` of the packages named below is read from their source, by its
 syntax alone, and put into the forms in which people paste it: a traceback that ends in it, its last line, the
-title of a report, a line of Chinese prose, and a traceback that is cut before it. What stands for a value in
+title of a report, a line of Chinese prose, the traceback as a notebook and as rich show it, and a traceback
+that is cut before it. What stands for a value in
 its words is made up by its name. Counted is what each form leads to: a page of a foreign kind, one of ours,
 pages that it may be, or none. ``--every N`` takes one message of N; ``--list`` writes each message with its
 answers, a line each.
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bench import notebooks
 from vlmpatch.catalog.location import default_path
 from vlmpatch.tools.explain import failures
 from vlmpatch.tools.explain.diagnose import diagnose
@@ -92,10 +94,16 @@ SKIPPED = (
     "/benchmark",
     "/_internal/common_",
 )
-FORMS = ("traceback", "own", "line", "title", "chinese", "cut")
+FORMS = ("traceback", "own", "line", "title", "chinese", "notebook", "rich", "cut")
 # What is no error: a caller's own loop catches it.
 SAYS_NOTHING = {"StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "KeyboardInterrupt"}
 TITLE = 200  # characters of a title
+AROUND = (
+    "state = self.state",
+    "if state.best is None:",
+    ")",
+    "    # the rest of it",
+)  # lines around one that fails
 WIDE = 300  # characters of what a message says that are made
 _NAMED = re.compile(
     r"[A-Z]\w*(?:Error|Exception|Exit|Interrupt|Mismatch|NotFound|Invalid|Unsupported)|Unsupported"
@@ -186,9 +194,12 @@ def texts(raised: Raised) -> dict[str, str]:
     own = f'  File "/workspace/job/{Path(raised.path).name}{where}'
     first = line.splitlines()[0][:TITLE]
     code = f"    {raised.code}\n"
+    own_traceback = head + own + code + line + "\n"
     return {
+        "notebook": notebooks.FORMS["ipython 8"](own_traceback, AROUND),
+        "rich": notebooks.FORMS["rich"](own_traceback, AROUND),
         "traceback": head + last + code + line + "\n",
-        "own": head + own + code + line + "\n",
+        "own": own_traceback,
         "line": line + "\n",
         "title": f"[BUG] {first} when fine-tuning Qwen2.5-VL\nI run the script of the README.\n",
         "chinese": f"微调 Qwen2-VL 时报错\n单卡正常，多卡训练时报错 {first} 请问怎么解决？\n",

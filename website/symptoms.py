@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"\\x[0-9a-fA-F]{2}|\\.|.", re.DOTALL)
 _READ = (
     *("_BEGINS", "_BREAK", "_ENTITY", "_ESCAPE", "_FLAT", "_NUMBER", "_SHARED", "_TAG", "_WITHIN"),
     *("_ESCAPED", "_BACKSLASH", "_OPENS", "_DIGITS", "_TRACED", "_FENCE", "_PRINTED"),
-    *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME"),
+    *("_BARE_EXCEPTION", "_COLOUR", "_EXCEPTION", "_FRAME", "HEADED"),
     *("_COLLECTIVE", "_NAMED", "_PACKAGES", "_RETYPED", "_VERSION", "_SIZE"),
     *(
         "_CALL",
@@ -37,6 +37,10 @@ _READ = (
         "_POINTED",
         "_TITLED",
         "_RAISED",
+        "_POINTS",
+        "_RAISES",
+        "_BEGINS_TO_RAISE",
+        "_TEXT",
         "_SETTING",
     ),
 )
@@ -92,7 +96,7 @@ def _expressions() -> dict[str, str]:
         module = next(
             each for each in (lines, messages, diagnose, language, vocabulary, grounds) if hasattr(each, name)
         )
-        found[name[1:]] = javascript(getattr(module, name))
+        found[name.lstrip("_")] = javascript(getattr(module, name))
     return found | {"SYMPTOM_FRAME": javascript(failures._FRAME)}
 
 

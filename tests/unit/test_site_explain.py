@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from bench.notebooks import FORMS
 from tests.generate.failures import CATALOG
 from tests.unit.test_explain import READY
 from tests.unit.test_explain_forms import CUT, WHOLE
 from tests.unit.test_explain_grounds import KINDS
+from tests.unit.test_explain_notebooks import AROUND, HEAD, LIBRARY, LINES, alone
 from tests.unit.test_explain_told import MAYBE, TOLD, UNRELATED
 from tests.unit.test_logs import LOGS
 from vlmpatch.tools.explain import answer_page, answers, logs
@@ -79,6 +81,13 @@ def texts() -> list[str]:
     forms = [form(text) for text in printed for form in WHOLE.values()]
     written = [*(text for text, _ in (*TOLD, *MAYBE, *KINDS)), *UNRELATED]
     cuts = [cut(text) for text in printed for cut, _ in CUT.values()]
+    last = LIBRARY.format("quux/frob.py", 44, "step", "raise quux")
+    traced = [
+        *map(alone, printed),
+        *(text for text, _ in KINDS),
+        *(f"{HEAD}{last}{line}" for line, _ in LINES),
+    ]
+    cuts += [form(text, AROUND) for text in traced for form in FORMS.values()]
     return [*OTHERS, *written, *printed, *cuts, *filter(None, map(pasted, forms))]
 
 

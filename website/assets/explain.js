@@ -51,6 +51,7 @@
       this.COLOUR = of("COLOUR", "gu");
       this.EXCEPTION = of("EXCEPTION", "uy");
       this.FRAME = of("FRAME", "uy");
+      this.HEADED = of("HEADED", "uy");
       this.COLLECTIVE = of("COLLECTIVE", "gu");
       this.SPOKEN = of("NAMED", "u");
       this.RETYPED = of("RETYPED", "gu");
@@ -64,6 +65,10 @@
       this.TITLED = of("TITLED", "giu");
       this.CLASS = of("CLASS", "gu");
       this.SAYS = of("SAYS", "iu");
+      this.POINTS = of("POINTS", "uy");
+      this.RAISES = of("RAISES", "uy");
+      this.BEGINS_TO_RAISE = of("BEGINS_TO_RAISE", "u");
+      this.QUOTE = of("TEXT", "uy");
       this.CALLED = of("CALLED", "gu");
       this.RAISED = of("RAISED", "u");
       this.SETTING = new RegExp(`^(?:${data.expressions.SETTING})$`, "u");
@@ -144,6 +149,14 @@
 
   const columns = (line) => line.replace(/[\x80-\xbf]/g, "").length;
 
+  const BORDERS = [..."│┃║╮╯┐┘"].map(toBytes);
+
+  /** Whether `line` is one of a box. */
+  function boxed(line) {
+    const text = line.replace(/[ \t\n\r\f\v]+$/, "");
+    return BORDERS.some((border) => text.endsWith(border));
+  }
+
   function brokenAt(given, known) {
     const width = given.reduce((most, line) => Math.max(most, columns(line)), 0);
     if (width < known.NARROWEST || width > known.WIDEST) return -1;
@@ -154,7 +167,7 @@
     const width = brokenAt(given, known);
     const ended = (line, full) => {
       if (line.endsWith("...") && columns(line) >= known.NARROWEST) return line.slice(0, -3) + toBytes("…");
-      return full || known.COLUMNS.includes(columns(line)) ? line + toBytes("…") : line;
+      return full || (known.COLUMNS.includes(columns(line)) && !boxed(line)) ? line + toBytes("…") : line;
     };
     const made = [];
     let held = "", begin = first, full = false;
@@ -165,7 +178,7 @@
         if (index) made.push([begin, ended(held, full)]);
         [held, begin] = [line, first + index];
       }
-      full = columns(line) === width;
+      full = columns(line) === width && !boxed(line);
     });
     made.push([begin, ended(held, full)]);
     return made;
@@ -225,7 +238,8 @@
       const { known, shapes } = this;
       if (line.text.includes(TRACEBACK) || line.text.includes('File "')) {
         const opens = known.OPENS.exec(line.text.slice(0, known.REACH));
-        if (opens && opens.index > 0 && opens.index <= known.PREFIX) this.learn(line.text.slice(0, opens.index));
+        const apart = opens && opens.index > 0 && opens.index <= known.PREFIX && !matched(known.HEADED, line.text);
+        if (apart) this.learn(line.text.slice(0, opens.index));
       }
       for (const shape of shapes.values()) {
         const match = matched(shape, line.text);
@@ -605,14 +619,27 @@
     return [known.QUOTED, known.TITLED, known.CLASS].some((shape) => title.search(shape) >= 0);
   }
 
-  /** The line of code that the traceback `text` ends in. */
+  /** The line of code that the traceback `text` ends in, and what it begins to say on the next. */
   function codeIn(text, known) {
-    const pointed = (line) => matched(known.POINTED, line);
-    const [last, before] = text.trimEnd().split("\n").reverse().filter((each) => !pointed(each));
-    const raised = before === undefined ? null : known.RAISED.exec(before);
-    const line = raised && raised[1].startsWith(last.trim()) ? before : last;
-    if (line === undefined || new RegExp(known.CALL.source, "u").test(line)) return "";
-    return line.replace(matched(known.MARKED, line)?.[0] ?? "", "").trim();
+    const lines = text.trimEnd().split("\n").filter((line) => !matched(known.POINTED, line));
+    const call = new RegExp(known.CALL.source, "u");
+    const end = lines.length - 1, last = (fits) => lines.findLastIndex(fits);
+    const framed = last((line) => call.test(line)), pointed = last((line) => matched(known.POINTS, line));
+    const raising = last((line) => matched(known.RAISES, line));
+    let at = Math.max(end, 0);
+    if (pointed > framed) at = pointed;
+    else if (framed >= 0 && (framed === end || /^[ \t]/.test(lines[end]))) at = Math.max(framed + 1, raising);
+    else if (end > 0) {
+      const raised = known.RAISED.exec(lines[end - 1]);
+      if (raised && raised[1].startsWith(lines[end].trim())) at -= 1;
+    }
+    const [found, below] = [at, at + 1].map((each) => (each < lines.length ? unmarked(lines[each], known) : ""));
+    return known.BEGINS_TO_RAISE.test(found) && matched(known.QUOTE, below) ? found + below : found;
+  }
+
+  /** `line` without the number, the mark and the box that stand around it. */
+  function unmarked(line, known) {
+    return line.slice((matched(known.MARKED, line) || [""])[0].length).replace(/[ │]+$/u, "").trim();
   }
 
   function page(error, said, part, line, known) {
@@ -709,7 +736,9 @@
 
   /** The page that a traceback without its exception leads to: by what its last line raises, or its part. */
   function pageCut(message, known) {
-    return pageRaised(codeIn(message.text, known), partOf(message.text, known), known) || known.data.partsAlone[partOf(message.text, known, true)] || "";
+    const line = codeIn(message.text, known), part = partOf(message.text, known), head = matched(known.HEADED, message.text);
+    const named = head ? page(head[1].split(".").at(-1), `${head[1]}: …`, part, line, known) : "";
+    return pageRaised(line, part, known) || named || known.data.partsAlone[partOf(message.text, known, true)] || "";
   }
 
   // --- diagnose.py ---------------------------------------------------------------------------------------

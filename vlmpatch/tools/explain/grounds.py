@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from vlmpatch.tools.explain import vocabulary
-from vlmpatch.tools.explain.messages import WIDE, Message
-from vlmpatch.tools.explain.symptoms import Pattern, pattern, squeeze
+from vlmpatch.tools.explain.messages import HEADED, WIDE, Message
+from vlmpatch.tools.explain.symptoms import CUT, Pattern, pattern, squeeze
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -57,6 +57,12 @@ _CLASS = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Za-z0-9]{2,60}Error)(?![A-Za-z0-
 _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's prose must say more
 # What stands in front of a line of code in a traceback: rich's and a notebook's mark and number.
 _MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
+# The line that a notebook or rich points at: those around it are of its file, and did not fail.
+_POINTS = re.compile(r"\s*[│|]?\s{0,4}(?:-{0,6}>|❱)\s{0,6}\d{1,7}(?!\S)")
+_INSIDE = (" ", "\t")  # what the code of a frame begins with
+_RAISES = re.compile(r"\s*raise\s")
+_BEGINS_TO_RAISE = re.compile(r"raise (?:[A-Za-z_]\w{0,80}\.){0,6}[A-Za-z_]\w{0,80}\($")
+_TEXT = re.compile(r"[rfRF]{0,2}[\"']")
 _CALLED = re.compile(r"([A-Za-z_]\w{0,80})\(")
 _POINTED = re.compile(r"[\s~^│|]*$")  # the marks that Python puts below it
 # The line of code that raises it, and begins to say what.
@@ -120,9 +126,14 @@ class Grounds(NamedTuple):
         return self._page(message.error, text, part, line)
 
     def cut(self, message: Message) -> str:
-        """The page that a traceback without its exception leads to by its last line or part, or nothing."""
-        raised = self._raised(code(message.text), self._part(message.text))
-        return raised or self.within.get(self._part(message.text, cut=True), "")
+        """The page that a traceback without its exception leads to by its last line or part, or nothing.
+
+        A notebook names the exception above its traceback, too.
+        """
+        line, part = code(message.text), self._part(message.text)
+        head = HEADED.match(message.text)
+        named = self._page(head[1].rpartition(".")[2], f"{head[1]}: {CUT}", part, line) if head else ""
+        return self._raised(line, part) or named or self.within.get(self._part(message.text, cut=True), "")
 
     def quoted(self, message: Message, title: str) -> tuple[str, str]:
         """The page of an exception that a person quotes, in the title before elsewhere, and its line."""
@@ -207,12 +218,34 @@ def names_error(title: str) -> bool:
 
 
 def code(text: str) -> str:
-    """The line of code that the traceback ``text`` ends in; an exception whose name is cut is behind it."""
-    *before, line = ["", *(line for line in text.rstrip().split("\n") if not _POINTED.match(line))]
-    raised = _RAISED.search(before[-1]) if before else None
-    if raised and line and raised[1].startswith(line.strip()):
-        line = before[-1]
-    return "" if _CALL.search(line) else _MARKED.sub("", line, count=1).strip()
+    """The line of code that the traceback ``text`` ends in, and what it begins to say on the next.
+
+    It stands below the last frame, or is pointed at there; without a frame it is the last line, where the
+    name of an exception that was cut may be behind it.
+    """
+    lines = [line for line in text.rstrip().split("\n") if not _POINTED.match(line)] or [""]
+    at = _decisive(lines)
+    found, below = ("".join(map(_unmarked, lines[each : each + 1])) for each in (at, at + 1))
+    return found + below if _BEGINS_TO_RAISE.search(found) and _TEXT.match(below) else found
+
+
+def _decisive(lines: list[str]) -> int:
+    """Which of ``lines`` is the code that they end in."""
+    framed = max((at for at, line in enumerate(lines) if _CALL.search(line)), default=-1)
+    pointed = max((at for at, line in enumerate(lines) if _POINTS.match(line)), default=-1)
+    raising = max((at for at, line in enumerate(lines) if _RAISES.match(line)), default=-1)
+    if pointed > framed:
+        return pointed
+    last = len(lines) - 1
+    if framed == last or (framed >= 0 and lines[last].startswith(_INSIDE)):
+        return max(framed + 1, raising)
+    raised = _RAISED.search(lines[last - 1]) if last else None
+    return last - bool(raised and raised[1].startswith(lines[last].strip()))
+
+
+def _unmarked(line: str) -> str:
+    """``line`` without the number, the mark and the box that stand around it."""
+    return _MARKED.sub("", line, count=1).rstrip(" │").strip()
 
 
 def said(text: str) -> str:

@@ -18,6 +18,9 @@ COLUMNS = (80, 100, 120)  # a single line of such a length may have been cut
 BROKEN = 3  # different lines of one same, greatest length: a terminal has broken them
 _CUT = "…".encode()
 _DOTS = b"..."  # as pagers mark what they cut
+_BORDER = tuple(
+    sign.encode() for sign in "│┃║╮╯┐┘"
+)  # where a line of a box ends, which is as wide as its box
 _CONTINUING = bytes(range(0x80, 0xC0))
 _LETTER = {b"n": b"\n", b"r": b"\n", b"t": b"\t"}
 _ESCAPE = re.compile(rb'\\(?:u([0-9a-fA-F]{4})|(["\\/nrt]))')
@@ -120,14 +123,19 @@ def _rejoined(given: list[bytes], first: int) -> Iterator[tuple[int, bytes]]:
             if number > first:
                 yield begin, _ended(held, full)
             held, begin = line, number
-        full = _columns(line) == width
+        full = _columns(line) == width and not _boxed(line)
     yield begin, _ended(held, full)
 
 
 def _ended(line: bytes, full: bool) -> bytes:
     if line.endswith(_DOTS) and _columns(line) >= NARROWEST:
         return line.removesuffix(_DOTS) + _CUT
-    return line + _CUT if full or _columns(line) in COLUMNS else line
+    return line + _CUT if full or (_columns(line) in COLUMNS and not _boxed(line)) else line
+
+
+def _boxed(line: bytes) -> bool:
+    """Whether ``line`` is one of a box."""
+    return line.rstrip().endswith(_BORDER)
 
 
 def broken_at(given: list[bytes]) -> int:

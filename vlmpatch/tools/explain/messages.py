@@ -55,11 +55,28 @@ _EXCEPTION = re.compile(
     r"(?:\s*[:：]|\s*$)"
 )
 _BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
-_FRAME = re.compile(r'\s*(?:[│|] )?File ["“”].{1,400}["“”], line \d')
+# A frame as Python prints it, as notebooks of two ages do, and rich.
+_FRAME = re.compile(
+    r"\s*(?:[│|] )?(?:File [\"“”].{1,400}[\"“”], line \d"
+    r"|File [^\n\"“”]{1,400}:\d{1,7}, in [\w.<]|(?:Cell|Input) In ?\[\d{1,6}\], (?:line \d|in [\w.<])"
+    r"|\[?[~./\\<\w][^\s\"“”\]]{0,400}(?:\.pyx?|>)(?:\]\([^)\s]{1,300}\))?"
+    r" in (?:<[\w :]{1,60}>|[\w.]{1,120}\())"
+    r"|\s*[│|] (?:[^\s\"“”]{1,400}:\d{1,7} in [\w.<]|in [\w.<>]{1,120}:\d)"
+)
 _TRACEBACK = "Traceback (most recent call last)"
+# What notebooks print above a traceback: the class of its exception, and only then what others begin with,
+# without a colon at its end.
+HEADED = re.compile(
+    r"\s{0,8}((?:[A-Za-z_]\w{0,80}\.){0,12}"
+    r"(?:[A-Za-z_]\w{0,80}(?=\s{2,80}Traceback \(most recent call last\)(?!:))"
+    r"|[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Iteration)))\s{1,80}"
+    r"Traceback \(most recent call last\)"
+)
 # What launchers raise once a rank has failed, and what a frame of theirs holds.
 _LAUNCHERS = {"ChildFailedError": "torch/distributed", "CalledProcessError": "subprocess"}
-_TRACED = re.compile(rf"{_FRAME.pattern}|Traceback \(most recent call last\)")
+_TRACED = re.compile(
+    rf"{_FRAME.pattern}|(?:[╭─]{{1,400}} )?Traceback \(most recent call last\)|{HEADED.pattern}"
+)
 _FENCE = re.compile(r"\s*(?:`{3,}|~{3,})\s*[\w+-]{0,20}\s*$")  # of Markdown: what it holds is apart
 # What the lines of a traceback are known by behind a prefix that nobody has listed.
 _OPENS = re.compile(r"Traceback \(most recent call last\)|(?<!\S)File \"[^\"\n]{1,400}\", line \d")
@@ -178,7 +195,7 @@ class _Learned:
         """``line`` without such a prefix."""
         if _TRACEBACK in line.text or 'File "' in line.text:
             begins = _OPENS.search(line.text[:REACH])
-            if begins and 0 < begins.start() <= PREFIX:
+            if begins and 0 < begins.start() <= PREFIX and not HEADED.match(line.text):
                 self._learn(line.text[: begins.start()])
         for shape in self._shapes.values():
             if (match := shape.match(line.text)) and match.end():
