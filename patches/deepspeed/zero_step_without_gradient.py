@@ -24,8 +24,12 @@ seen to by ``zero-uneven-gradients`` and ``zero3-stale-gradients``.
 
 Before there is a state, for an optimizer that does not work element by element or is neither torch's nor
 DeepSpeed's, and where its step has hooks, the whole partition takes its step and what had no gradient is put
-back; such an optimizer's count of steps goes on. The counts are not saved: after a resume all have those of
-the partition.
+back; such an optimizer's count of steps goes on.
+
+What was missed is saved with each rank's state of the optimizer, under a key that DeepSpeed reads over, and
+comes back with it: a text, which its tools (``zero_to_fp32.py``, ``ds_to_universal``) hand on or drop. There
+is none where nothing was missed. After a checkpoint without it, and after a universal one, all parts have the
+partition's count.
 
 Left alone: ZenFlow, a state on NVMe, BF16_Optimizer.
 
@@ -36,9 +40,10 @@ https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/sta
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -59,6 +64,10 @@ HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
 GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 BY_SCHEDULER = "_wrapped_by_lr_sched"
 COUNT = "step"
+SAVED = "vlmpatch_missed_steps"
+FILES = Argument(0, "state_dict_list")  # of each rank what its file has of the optimizer
+WITH_STATES = Argument(1, "load_optimizer_states")
+UNIVERSAL = Argument(3, "checkpoint_folder")
 
 
 class Part(NamedTuple):
@@ -77,10 +86,15 @@ class History:
         count: of the partition, after the last step.
     """
 
-    def __init__(self) -> None:
-        self.missed: dict[Part, int] = {}
-        self.unused: set[Part] = set()
-        self.count: float | None = None
+    def __init__(
+        self,
+        missed: Mapping[Part, int] | None = None,
+        unused: Iterable[Part] = (),
+        count: float | None = None,
+    ) -> None:
+        self.missed = {**(missed or {})}
+        self.unused = {*unused}
+        self.count = count
 
     def clear(self) -> None:
         """Forget all: every part has taken all steps of the partition."""
@@ -115,6 +129,16 @@ class History:
     def counted(self, count: float | None) -> None:
         """The optimizer has counted so many steps."""
         self.count = count
+
+    def told(self) -> dict[str, Any]:
+        """All of it in what JSON knows."""
+        return {"count": self.count, "missed": [*self.missed.items()], "unused": [*self.unused]}
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> History:
+        """Reads what ``told`` says, once it was JSON."""
+        missed = {Part(*part): missed for part, missed in told["missed"]}
+        return cls(missed, (Part(*part) for part in told["unused"]), told["count"])
 
 
 _histories: WeakKeyDictionary[Any, dict[int, History]] = WeakKeyDictionary()  # of each group of an optimizer
@@ -160,9 +184,13 @@ def apply(patch: Patch, module: ModuleType) -> None:
     elif hasattr(module, "DeepSpeedZeroOptimizer_Stage3"):
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, STEP, step_of_sub_group)
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "step", step)
+        patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "state_dict", state_dict)
+        patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "load_state_dict", load_state_dict)
     else:
         patch.wrap(module.DeepSpeedZeroOptimizer, STEP, step_of_group)
         patch.wrap(module.DeepSpeedZeroOptimizer, "step", step)
+        patch.wrap(module.DeepSpeedZeroOptimizer, "state_dict", state_dict)
+        patch.wrap(module.DeepSpeedZeroOptimizer, "load_state_dict", load_state_dict)
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -182,6 +210,58 @@ def step(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) 
     """Around the optimizer's, which ends the window, be it that the step is passed over for an overflow."""
     _stepped.add(self)
     return original(self, *args, **kwargs)
+
+
+def state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the optimizer's, which makes what its rank's file has of it."""
+    found = original(self, *args, **kwargs)
+    if missed := _missed(self):
+        found[SAVED] = json.dumps(missed)
+    return found
+
+
+def load_state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Around the optimizer's: with its state comes what was missed, or that nothing was."""
+    if UNIVERSAL.of(args, kwargs) or not WITH_STATES.of(args, kwargs, True):
+        return original(self, *args, **kwargs)
+    saved = _saved(self, FILES.of(args, kwargs))  # read before it is loaded, which may drop it
+    result = original(self, *args, **kwargs)
+    _histories[self] = _of_saved(self, saved)
+    return result
+
+
+def _missed(optimizer: Any) -> dict[int, Any]:
+    """Of each group with parts that have missed steps: its size, and its history."""
+    flats = _partitions(optimizer)
+    histories = _histories.get(optimizer, {}).items()
+    return {
+        group: {"size": flats[group].numel(), **history.told()}
+        for group, history in histories
+        if history.missed
+    }
+
+
+def _saved(optimizer: Any, files: Any) -> dict[str, Any]:
+    """What this rank's of ``files`` has of them."""
+    rank = sys.modules["torch.distributed"].get_rank(optimizer.dp_process_group)
+    own = files[rank] if rank < len(files or ()) else None
+    found: dict[str, Any] = json.loads(own.get(SAVED, "{}")) if isinstance(own, dict) else {}
+    return found
+
+
+def _of_saved(optimizer: Any, saved: dict[str, Any]) -> dict[int, History]:
+    """The histories of those groups that are still of the size that they were saved with."""
+    sizes = {str(group): flat.numel() for group, flat in enumerate(_partitions(optimizer))}
+    return {int(group): History.of(told) for group, told in saved.items() if sizes.get(group) == told["size"]}
+
+
+def _partitions(optimizer: Any) -> list[Any]:
+    """Of each group what of it is this rank's."""
+    stage3 = hasattr(optimizer, "fp32_partitioned_groups_flat")
+    flats: list[Any] = (
+        optimizer.fp32_partitioned_groups_flat if stage3 else optimizer.single_partition_of_fp32_groups
+    )
+    return flats
 
 
 def _of_flat(param: Any) -> Part | None:

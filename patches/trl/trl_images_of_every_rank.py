@@ -9,8 +9,9 @@ only if one of its own rows has one; the others go on, and the two wait in diffe
 
 Since TRL 0.24, which took lists of images; 1.16 has it unless ``log_multimodal=False`` is said.
 
-The change: a rank whose rows have no image gathers lists that are empty, in the same place. The log then has
-a list of images for each prompt. Not with vLLM, where TRL gathers more after the images.
+The change: a rank that has gathered no image gathers empty lists, in the same place. The log then has
+a list of images for each prompt. Not with vLLM, where TRL gathers more after the images, and not where images
+lie in the prompts or come from tools alone: only a column ``images`` is known to every rank.
 
 Upstream: no report of this was found; https://github.com/huggingface/trl/issues/5139 asks for such data, and
 is told that it is supported.
@@ -27,6 +28,7 @@ from vlmpatch.api import Argument, Code, Patch
 TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 NAME = "_generate_and_score_completions"
 ROWS = Argument(0, "inputs")
+OF_ROWS, COUNTED = "images", "num_images"  # what rows may hold; what comes of them where some were gathered
 ASKS, GATHERS = "img_list == [] for img_list in images", "gather_object(images)"
 
 
@@ -42,8 +44,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def score(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         rows = ROWS.of(args, kwargs)
-        lacks = rows and "images" in rows[0] and all(row.get("images") == [] for row in rows)
         found = original(self, *args, **kwargs)
+        lacks = rows and OF_ROWS in rows[0] and COUNTED not in found
         if lacks and not self.use_vllm and getattr(self, "log_multimodal", True):
             gathered = module.gather_object([[] for _ in rows])
             if any(gathered):

@@ -18,6 +18,7 @@ FEW = (
     *("memory-at-one-outset-retried:zero2:1", "memory-in-backward-halved:zero3:2"),
     *("overflow-in-loss:zero2_fp16:2", "resumed:zero2:2", "saved:zero3:2"),
     *("frozen:zero2:1", "frozen:zero3_offload:1", "through-another:zero3:1"),
+    *("unused-resumed:zero3:1", "thawed-resumed:zero2:1"),
 )
 STACKS = sorted({stack for stack, *_ in table.GRID.read()})
 

@@ -18,5 +18,6 @@ WARM = ("torch", "transformers", "transformers.trainer")
 # Of a stack, beside the programs that run anywhere: its own, and what is imported before they begin.
 OWN = {
     "neighbours": (texts("neighbours"), ("torch", "transformers")),
+    "trl024": (texts("trl"), (*WARM, "trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")),
     "swift341": (texts("swift"), (*WARM, "swift.llm", "swift.trainers")),
 }

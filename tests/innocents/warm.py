@@ -29,7 +29,7 @@ from vlmpatch_lab.patience import Patience
 
 LIMIT = 60.0
 FAILED = "failed.json"
-HELPERS = [Path(__file__).with_name(name) for name in ("tiny.py", "llama.py")]
+HELPERS = [Path(__file__).with_name(name) for name in ("tiny.py", "llama.py", "answers.py")]
 
 
 def main() -> None:

@@ -19,16 +19,29 @@ import transformers
 
 from tests.lab.field import Wrong
 from vlmpatch_lab import loading, recording
-from vlmpatch_lab.cell import Cell
-from vlmpatch_lab.samples import Batch, Samples
+from vlmpatch_lab.cell import WORLD, Cell
+from vlmpatch_lab.samples import KINDS, Batch, Samples
 
 STEPS, AT = 4, 2  # optimizer steps of the whole training, and of the checkpoint
 APART = 0.125  # what is added to each trained parameter of a model that is to be overwritten
 Said = Callable[[Path], dict[str, Any]]  # the arguments of a Trainer that writes to a folder
 Trained = dict[str, Any]  # "losses" and "parameters"
+Kind = Callable[[int], str]  # of a row, by its number: a key of ``samples.KINDS``
 
 
-def check(cell: Cell, folder: Path, output: Path, said: Said, images: bool) -> None:
+def mixed(number: int) -> str:
+    """A step without an image on any rank, then one with an image on every rank, and so on."""
+    return "image" if number // WORLD % 2 else "text"
+
+
+class InOrder(transformers.Trainer):  # type: ignore[misc]
+    """Takes its rows in the order in which they lie."""
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def check(cell: Cell, folder: Path, output: Path, said: Said, kind: Kind) -> None:
     """Train, resume and compare.
 
     Args:
@@ -36,11 +49,11 @@ def check(cell: Cell, folder: Path, output: Path, said: Said, images: bool) -> N
         folder: the model's.
         output: a folder, which may be another on each rank.
         said: the arguments.
-        images: whether the rows have their images.
+        kind: which rows have their images.
     """
     shared = [output]
     dist.broadcast_object_list(shared)
-    data = _rows(Samples(cell, folder), images)
+    data = _rows(Samples(cell, folder), kind)
 
     def train(apart: float, checkpoint: str | None) -> Trained:
         model = loading.prepare(dataclasses.replace(cell, checkpointing="off"), folder)
@@ -48,7 +61,7 @@ def check(cell: Cell, folder: Path, output: Path, said: Said, images: bool) -> N
         if cell.tuning != "full":
             model.enable_input_require_grads()
         settings = transformers.TrainingArguments(**said(shared[0]))
-        trainer = transformers.Trainer(
+        trainer = (InOrder if kind is mixed else transformers.Trainer)(
             model, settings, data_collator=lambda rows: rows[0], train_dataset=data
         )
         trainer.train(resume_from_checkpoint=checkpoint)
@@ -93,7 +106,7 @@ def trained(trainer: Any) -> Trained:
         return {"losses": losses, "parameters": recording.parameters(trainer.model)}
 
 
-def _rows(samples: Samples, images: bool) -> list[Batch]:
+def _rows(samples: Samples, kind: Kind) -> list[Batch]:
     """All of them, as the Trainer is handed them."""
-    of = samples.image if images else samples.text
-    return [of(number) for number in range(len(samples.ready or samples.rows))]
+    numbers = range(len(samples.ready or samples.rows))
+    return [KINDS[kind(number)](samples, number) for number in numbers]

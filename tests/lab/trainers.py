@@ -264,17 +264,24 @@ def _wrapper(engine: str) -> type:
     return wrapper
 
 
-def hf_resumed(cell: Cell, folder: Path, output: Path, *, images: bool = True) -> None:
+def hf_resumed(
+    cell: Cell, folder: Path, output: Path, *, kind: resumed.Kind = lambda number: "image"
+) -> None:
     """A training that goes on from a checkpoint, held against the one that left it."""
     name_one_cpu()
     steps = {"max_steps": resumed.STEPS, "save_strategy": "steps", "save_steps": resumed.AT}
     more = {**steps, "logging_steps": 1, "lr_scheduler_type": "linear", "remove_unused_columns": False}
-    resumed.check(cell, folder, output, lambda place: {**said_of(cell, place), **more}, images)
+    resumed.check(cell, folder, output, lambda place: {**said_of(cell, place), **more}, kind)
 
 
 def hf_resumed_text(cell: Cell, folder: Path, output: Path) -> None:
     """The same without an image anywhere: the vision tower never gets a gradient."""
-    hf_resumed(cell, folder, output, images=False)
+    hf_resumed(cell, folder, output, kind=lambda number: "text")
+
+
+def hf_resumed_mixed(cell: Cell, folder: Path, output: Path) -> None:
+    """The same with steps without an image between steps with images."""
+    hf_resumed(cell, folder, output, kind=resumed.mixed)
 
 
 def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
@@ -640,6 +647,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf_own_optimizer": hf_own_optimizer,
     "hf_resumed": hf_resumed,
     "hf_resumed_text": hf_resumed_text,
+    "hf_resumed_mixed": hf_resumed_mixed,
     "trl_sft": trl_sft,
     "trl_dpo": trl_dpo,
     "swift_sft": swift,
@@ -659,6 +667,7 @@ PACKAGES = {
     "hf_own_optimizer": "transformers",
     "hf_resumed": "transformers",
     "hf_resumed_text": "transformers",
+    "hf_resumed_mixed": "transformers",
     "trl_sft": "trl",
     "trl_dpo": "trl",
     "swift_sft": "swift",

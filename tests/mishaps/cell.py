@@ -25,6 +25,7 @@ class Mishap:
     # "reload" (what was saved a window before, into the engine that is there); before the next one:
     # "freeze-after". "leave": in all its window no rank uses the second block.
     before: str = ""
+    resumed: int = 0  # in a new engine, before the first batch of that window
     clip: float = 0.0
     optimizer: str = "AdamW"
     overlapped: bool = False  # reductions on a stream of their own that begin late: ``streams.py``
@@ -81,6 +82,8 @@ MISHAPS = {
     "evaluated": Mishap(before="evaluate", then="step"),
     "saved": Mishap(before="save", then="step"),
     "resumed": Mishap(before="resume", then="step"),
+    "unused-resumed": Mishap(before="leave", then="step", resumed=3),
+    "thawed-resumed": Mishap(before="thaw", then="step", resumed=1),
     "reloaded": Mishap(before="reload", then="step"),
     "two-networks": Mishap(script="two"),
     "two-networks-nan-skipped": Mishap("loss", "nan", (1,), script="two"),

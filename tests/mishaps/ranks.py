@@ -352,15 +352,28 @@ class Script:
         self.start = self.weights()
 
     def train(self) -> None:
-        if self.it.before == "thaw":
-            self.engines[0].net.first.requires_grad_(False)
+        self.begin()
         for number in range(WINDOWS * self.cell.accumulation):
             self.meanwhile(number)
             for turn in range(len(self.engines)):
                 self.one(number, turn)
 
+    def begin(self) -> None:
+        """What a script does with an engine that it has made."""
+        if self.it.before == "thaw":
+            self.engines[0].net.first.requires_grad_(False)
+
+    def resume(self) -> None:
+        """Goes on in a new engine."""
+        self.engines[0].save(self.folder)
+        self.engines = [make(self.cell)]
+        self.begin()
+        self.engines[0].load(self.folder)
+
     def meanwhile(self, number: int) -> None:
         """What a script does between two batches."""
+        if self.it.resumed and number == self.it.resumed * self.cell.accumulation:
+            self.resume()
         engine, before = self.engines[0], self.it.before
         if before == "reload" and number == self.cell.accumulation:
             engine.save(self.folder)
@@ -376,12 +389,12 @@ class Script:
             engine.net.first.requires_grad_(before == "thaw")
         elif before == "evaluate":
             self.evaluate(engine)
-        elif before in ("save", "resume"):
+        elif before == "save":
             engine.save(self.folder)
-        if before == "resume":
-            self.engines = [make(self.cell)]
-        if before in ("resume", "reload"):
-            self.engines[0].load(self.folder)
+        elif before == "resume":
+            self.resume()
+        elif before == "reload":
+            engine.load(self.folder)
 
     def evaluate(self, engine: Engine) -> None:
         engine.net.eval()

@@ -36,6 +36,7 @@ ROWS: Mapping[str, Mapping[str, Any]] = {
     "full": {"tuning": "full"},
     "full-frozen-tower": {"tuning": "full", "scenario": "frozen"},
     "full-without-images": {"tuning": "full", "trainer": "hf_resumed_text"},
+    "full-mixed": {"tuning": "full", "trainer": "hf_resumed_mixed"},
     "full-saved-whole": {"tuning": "full", "config": {"state_dict_type": "FULL_STATE_DICT"}},
     "full-saved-in-shards": {"tuning": "full", "config": {"state_dict_type": "SHARDED_STATE_DICT"}},
     "lora": {"tuning": "lora"},

@@ -74,13 +74,19 @@ def scoring() -> ModuleType:
     class GRPOTrainer:
         def __init__(self, use_vllm: bool = False) -> None:
             self.use_vllm = use_vllm
+            self.of_tools: Gathered | None = None
             self._logs: dict[str, list[Any]] = {"images": []}
 
-        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> str:
+        def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
             images = [row["images"] for row in inputs] if "images" in inputs[0] else None
-            if images is not None and not all(each == [] for each in images):
+            if images is not None and all(each == [] for each in images):
+                images = None
+            images = images or self.of_tools
+            if images is None:
+                return {"advantages": 1}
+            if getattr(self, "log_multimodal", True):
                 self._logs["images"].extend(gather_object(images))
-            return "scored"
+            return {"advantages": 1, "num_images": [len(each) for each in images]}
 
     module.gather_object = gather_object  # type: ignore[attr-defined]
     module.elsewhere = [[IMAGE]]  # type: ignore[attr-defined]
@@ -96,7 +102,7 @@ def test_a_rank_gathers_images_once_whether_it_has_one_or_not(
     scoring: ModuleType, images: list[object]
 ) -> None:
     trainer = scoring.GRPOTrainer()
-    assert trainer._generate_and_score_completions([{"images": images}]) == "scored"
+    assert trainer._generate_and_score_completions([{"images": images}])["advantages"] == 1
     assert scoring.gathered == [[images]]
     assert trainer._logs["images"] == [images, [IMAGE]]
 
@@ -107,6 +113,13 @@ def test_where_no_rank_has_an_image_the_log_has_none(scoring: ModuleType) -> Non
     trainer._generate_and_score_completions(inputs=[{"images": []}, {"images": []}])
     assert scoring.gathered == [[[], []]]
     assert trainer._logs["images"] == []
+
+
+def test_images_that_tools_return_are_gathered_once(scoring: ModuleType) -> None:
+    trainer = scoring.GRPOTrainer()
+    trainer.of_tools = [[IMAGE]]
+    trainer._generate_and_score_completions([{"images": []}])
+    assert scoring.gathered == [[[IMAGE]]]
 
 
 @pytest.mark.parametrize("said", ["texts", "vllm", "unlogged"])
