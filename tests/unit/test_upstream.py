@@ -45,6 +45,7 @@ REPOSITORIES = {
     "swift": "modelscope/ms-swift",
     "torch": "pytorch/pytorch",
     "transformers": "huggingface/transformers",
+    "trl": "huggingface/trl",
 }
 
 
