@@ -626,3 +626,21 @@ def test_the_title_stands_before_what_ranks_print() -> None:
 def test_a_communication_timeout_is_what_the_watchdog_says_of_others() -> None:
     watchdog = "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)"
     assert page(f"An NCCL communication timeout was reported\n\n[rank2]: {watchdog}\n") != "network"
+
+
+def test_a_traceback_that_is_cut_while_a_module_is_imported() -> None:
+    """A module that is not the program itself runs when it is imported, and what it lacks is installed."""
+    program = '  File "/w/train.py", line 3, in <module>\n    from quux import frob\n'
+    module = f'  File "{ROOT}/transformers/modeling_quux.py", line 48, in <module>\n'
+    run = '  File "/opt/env/lib/python3.11/runpy.py", line 86, in _run_code\n    exec(code, run_globals)\n'
+    begun = "Traceback (most recent call last):\n"
+    assert page(begun + program + module) == "environment"
+    assert page(begun + run + program) == ""
+    assert page(begun + program) == ""
+    assert page(begun + program + begun + program) == ""  # of two ranks
+
+
+def test_a_traceback_that_is_cut_in_an_installer() -> None:
+    build = f'  File "{ROOT}/setuptools/build_meta.py", line 473, in get_requires\n    return self.run()\n'
+    made = '  File "<string>", line 95, in\n'
+    assert page(f"Traceback (most recent call last):\n{build}{made}") == "environment"

@@ -647,6 +647,23 @@ TOLD = [
     ("这次不是显存，是内存一直涨", "killed"),
     ("训练到第四千步时显存会爆掉", "out-of-memory"),
     ("With ZeRO-3 we have grad_norm nan after a hundred steps of training.", "nan"),
+    ("Fine-tuning LLaVA on two cards ends soon; we ran out of VRAM, it seems.", "out-of-memory"),
+    ("微调 InternVL 保存时进程收到 SIGKILL，没有 GPU OOM", "killed"),
+    ("The stage-2 script trains on a mixture that is not listed in the mixtures .yaml file", "data"),
+    ("Fine-tuning fails: where should the dataset lie, and where do I put the data?", "data"),
+    ("Training on my videos fails. Use only one 'video>' per conversation, in its first turn.", "data"),
+    ("Multi-GPU fine-tuning: that error goes away with self.model.module.config instead", "wrapped-model"),
+    ("It is a bug in our code: please replace the decorator's name by the other one.", "script"),
+    ("Training ends with an error\nWith an older commit it works again.", "versions"),
+    ("The vision tower is not compatible with sdpa in the current release of transformers", "versions"),
+    ("Processor 报错\n可能是版本的原因，transformers 升级一下", "versions"),
+    ("The bug in training is due to transformers 4.41", "versions"),
+    ("Our model is missing from the registry of supported models, so training fails", "versions"),
+    ("微调报错\n更新 colossalai 后解决", "versions"),
+    ("The converter requires python<3.10 while the trainer needs python>=3.11", "environment"),
+    ("Weight/key mismatch when the policy is loaded with a new transformers", "mismatched-weights"),
+    ("The bash script for training names train_quux.py, but that file is missing in the repo", "files"),
+    ("两机训练，开启 vllm 之后一直卡住", "server"),
 ]
 MAYBE = [
     ("VLM-R1\n无论是否冻结视觉部分，可训练参数都一样", "F60"),
@@ -823,6 +840,13 @@ UNRELATED = [
     "Expert parallel training under ZeRO-1 is stuck in the all-to-all of the MoE layer.",
     "Fine-tuning LLaVA: the loss is 0.35 after an epoch. Is that good?",
     "Mixed data in the template: we return zeros if pixel_values is None and there is no image in the batch.",
+    "Is there a dataset registry with a list of all mixtures that LLaVA was trained on?",
+    "How do I unwrap the model to save it on one GPU?",
+    "Which commit of the repo was used for the paper's results?",
+    "Does it require Python 3.11 or does Python 3.10 work as well?",
+    "The training script in the README is well written, the repo is great.",
+    "We enabled vLLM for rollouts; training is twice as fast.",
+    "Fine-tuning LLaVA needs 20 GB of VRAM. Is the batch size of 1 the reason?",
 ]
 
 

@@ -602,12 +602,22 @@
     return said.join(" ");
   }
 
-  function partOf(text, known, cut = false) {
-    const frames = [...text.matchAll(known.CALL)].map(([, path, name, bare, called]) => {
+  function framesOf(text, known) {
+    return [...text.matchAll(known.CALL)].map(([, path, name, bare, called]) => {
       const whole = (path || bare).replaceAll("\\", "/").toLowerCase(), at = whole.lastIndexOf("-packages/");
       const near = at < 0 ? whole.split("/").slice(-known.FOLDERS).join("/") : whole.slice(at + "-packages/".length);
       return `/${near}:${(name || called || "").split(".").at(-1).toLowerCase()} `;
     });
+  }
+
+  /** Whether a traceback that is cut in the last of `frames` ends while that module is being imported. */
+  function imports(frames) {
+    const [above, last] = frames.slice(-2);
+    return last !== undefined && last !== above && !above.includes("runpy") && last.endsWith(":<module> ");
+  }
+
+  function partOf(text, known, cut = false) {
+    const frames = framesOf(text, known);
     const part = (frame) => Object.entries(known.data.parts).find(([, signs]) => signs.some((sign) => frame.includes(sign)));
     if (cut) frames.push(...[...codeIn(text, known).matchAll(known.CALLED)].map(([, name]) => `/:${name.toLowerCase()} `));
     const found = frames.reverse().map(part).find(Boolean);
@@ -738,7 +748,8 @@
   function pageCut(message, known) {
     const line = codeIn(message.text, known), part = partOf(message.text, known), head = matched(known.HEADED, message.text);
     const named = head ? page(head[1].split(".").at(-1), `${head[1]}: …`, part, line, known) : "";
-    return pageRaised(line, part, known) || named || known.data.partsAlone[partOf(message.text, known, true)] || "";
+    const within = imports(framesOf(message.text, known)) ? "import" : partOf(message.text, known, true);
+    return pageRaised(line, part, known) || named || known.data.partsAlone[within] || "";
   }
 
   // --- diagnose.py ---------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's pro
 _MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
 # The line that a notebook or rich points at: those around it are of its file, and did not fail.
 _POINTS = re.compile(r"\s*[│|]?\s{0,4}(?:-{0,6}>|❱)\s{0,6}\d{1,7}(?!\S)")
+_RUN = "runpy"  # what calls the module that is the program
 _INSIDE = (" ", "\t")  # what the code of a frame begins with
 _RAISES = re.compile(r"\s*raise\s")
 _BEGINS_TO_RAISE = re.compile(r"raise (?:[A-Za-z_]\w{0,80}\.){0,6}[A-Za-z_]\w{0,80}\($")
@@ -133,7 +134,8 @@ class Grounds(NamedTuple):
         line, part = code(message.text), self._part(message.text)
         head = HEADED.match(message.text)
         named = self._page(head[1].rpartition(".")[2], f"{head[1]}: {CUT}", part, line) if head else ""
-        return self._raised(line, part) or named or self.within.get(self._part(message.text, cut=True), "")
+        within = "import" if _imports(frames_of(message.text)) else self._part(message.text, cut=True)
+        return self._raised(line, part) or named or self.within.get(within, "")
 
     def quoted(self, message: Message, title: str) -> tuple[str, str]:
         """The page of an exception that a person quotes, in the title before elsewhere, and its line."""
@@ -198,6 +200,12 @@ class Grounds(NamedTuple):
                 if any(sign in frame for sign in signs):
                     return part
         return ""
+
+
+def _imports(frames: list[str]) -> bool:
+    """Whether a traceback that is cut in the last of ``frames`` ends while that module is being imported."""
+    above = frames[-2] if len(frames) > 1 else _RUN
+    return frames[-1:] != [above] and _RUN not in above and bool(frames) and frames[-1].endswith(":<module> ")
 
 
 def _bracketed(before: str, said: str) -> str:
