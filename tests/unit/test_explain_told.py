@@ -664,6 +664,14 @@ TOLD = [
     ("Weight/key mismatch when the policy is loaded with a new transformers", "mismatched-weights"),
     ("The bash script for training names train_quux.py, but that file is missing in the repo", "files"),
     ("两机训练，开启 vllm 之后一直卡住", "server"),
+    ("Same problem: make sure that the dataset path is correct, that solved it.", "data"),
+    ("按 README 安装环境一直失败，怎么装都不行", "environment"),
+    ("The model has changed in its latest release\nWith the previous one it answers well.", "versions"),
+    ("The picture has my error\nIt is caused by a bug in peft that was fixed on Monday.", "versions"),
+    ("The notebook does not work: I guess a specific version of each package is needed", "versions"),
+    ("Fine-tuning on one A100: the GPU is not fully utilized, its utilization drops to zero", "slow"),
+    ("Stage two stops: 404, Not Found for url: https://example.org/a.pth", "hub"),
+    ("/usr/bin/ld: cannot find -lcuda", "extension"),
 ]
 MAYBE = [
     ("VLM-R1\n无论是否冻结视觉部分，可训练参数都一样", "F60"),
@@ -847,6 +855,8 @@ UNRELATED = [
     "The training script in the README is well written, the repo is great.",
     "We enabled vLLM for rollouts; training is twice as fast.",
     "Fine-tuning LLaVA needs 20 GB of VRAM. Is the batch size of 1 the reason?",
+    "Does the dataset path have to be absolute?",
+    "The latest release has changed the logo.",
 ]
 
 

@@ -56,7 +56,7 @@ _BRACKETS = (("(", ")"), ("（", "）"), ("`", "`"), ("**", "**"))
 _CLASS = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Za-z0-9]{2,60}Error)(?![A-Za-z0-9_])")
 _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's prose must say more
 # What stands in front of a line of code in a traceback: rich's and a notebook's mark and number.
-_MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}\s(?:\s*[│|]){0,4}|\s*[│|]\s*")
+_MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}(?:\s|$)(?:\s*[│|]){0,4}|\s*[│|]\s*")
 # The line that a notebook or rich points at: those around it are of its file, and did not fail.
 _POINTS = re.compile(r"\s*[│|]?\s{0,4}(?:-{0,6}>|❱)\s{0,6}\d{1,7}(?!\S)")
 _RUN = "runpy"  # what calls the module that is the program

@@ -54,7 +54,9 @@ _EXCEPTION = re.compile(
     r"(?:[A-Za-z_]\w{0,80}(?:Error|Exception|Interrupt|Exit|Expired)|StopIteration))(?:\([\w.]{1,80}\))?"
     r"(?:\s*[:：]|\s*$)"
 )
-_BARE_EXCEPTION = re.compile(r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80})(?:: |$)")
+_BARE_EXCEPTION = re.compile(
+    r"((?:[A-Za-z_]\w{0,80}\.){0,12}[A-Z]\w{0,80}|(?:[A-Za-z_]\w{0,80}\.){1,12}[a-z]{0,20}error)(?:: |$)"
+)
 # A frame as Python prints it, as notebooks of two ages do, and rich.
 _FRAME = re.compile(
     r"\s*(?:[│|] )?(?:File [\"“”].{1,400}[\"“”], line \d"
