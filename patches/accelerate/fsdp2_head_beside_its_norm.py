@@ -61,14 +61,13 @@ def has_own_head(model: Any) -> bool:
 
 def norm_of(model: Any) -> Any:
     """Norm after a model's last layer: the decoder's last child of such a name, as accelerate finds one."""
-    decoder = told_by(model, "get_decoder")
-    children = () if decoder is None else decoder.children()
-    norms = [child for child in children if "Norm" in type(child).__name__]
+    children: Callable[[], Any] = getattr(told_by(model, "get_decoder"), "children", tuple)
+    norms = [child for child in children() if "Norm" in type(child).__name__]
     return norms[-1] if norms else None
 
 
 def told_by(model: Any, name: str) -> Any:
     """What a model's getter of this name returns; nothing where it has none or its code knows none."""
-    with contextlib.suppress(AttributeError, NotImplementedError):
+    with contextlib.suppress(AttributeError, NotImplementedError, TypeError):
         return getattr(model, name)()
     return None

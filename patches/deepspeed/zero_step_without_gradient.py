@@ -29,7 +29,7 @@ back; such an optimizer's count of steps goes on.
 What was missed is saved with each rank's state of the optimizer, under a key that DeepSpeed reads over, and
 comes back with it: a text, which its tools (``zero_to_fp32.py``, ``ds_to_universal``) hand on or drop. There
 is none where nothing was missed. After a checkpoint without it, and after a universal one, all parts have the
-partition's count.
+partition's count; so they have, with a warning, where it cannot be read.
 
 Left alone: ZenFlow, a state on NVMe, BF16_Optimizer.
 
@@ -65,6 +65,10 @@ GLOBAL_HOOKS = ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks")
 BY_SCHEDULER = "_wrapped_by_lr_sched"
 COUNT = "step"
 SAVED = "vlmpatch_missed_steps"
+UNREADABLE = (
+    f"{SAVED} in this rank's optimizer states cannot be read: every part goes on with the partition's count "
+    "of steps. Resume from another checkpoint if parts had missed steps."
+)
 FILES = Argument(0, "state_dict_list")  # of each rank what its file has of the optimizer
 WITH_STATES = Argument(1, "load_optimizer_states")
 UNIVERSAL = Argument(3, "checkpoint_folder")
@@ -185,12 +189,12 @@ def apply(patch: Patch, module: ModuleType) -> None:
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, STEP, step_of_sub_group)
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "step", step)
         patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "state_dict", state_dict)
-        patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "load_state_dict", load_state_dict)
+        patch.wrap(module.DeepSpeedZeroOptimizer_Stage3, "load_state_dict", loading(patch))
     else:
         patch.wrap(module.DeepSpeedZeroOptimizer, STEP, step_of_group)
         patch.wrap(module.DeepSpeedZeroOptimizer, "step", step)
         patch.wrap(module.DeepSpeedZeroOptimizer, "state_dict", state_dict)
-        patch.wrap(module.DeepSpeedZeroOptimizer, "load_state_dict", load_state_dict)
+        patch.wrap(module.DeepSpeedZeroOptimizer, "load_state_dict", loading(patch))
 
 
 def backward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -220,33 +224,39 @@ def state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs:
     return found
 
 
-def load_state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+def loading(patch: Patch) -> Callable[..., Any]:
     """Around the optimizer's: with its state comes what was missed, or that nothing was."""
-    if UNIVERSAL.of(args, kwargs) or not WITH_STATES.of(args, kwargs, True):
-        return original(self, *args, **kwargs)
-    saved = _saved(self, FILES.of(args, kwargs))  # read before it is loaded, which may drop it
-    result = original(self, *args, **kwargs)
-    _histories[self] = _of_saved(self, saved)
-    return result
+
+    def load_state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if UNIVERSAL.of(args, kwargs) or not WITH_STATES.of(args, kwargs, True):
+            return original(self, *args, **kwargs)
+        text = _saved(self, FILES.of(args, kwargs))  # read before it is loaded, which may drop it
+        result = original(self, *args, **kwargs)
+        _histories.pop(self, None)
+        try:
+            _histories[self] = _of_saved(self, json.loads(text))
+        except (AttributeError, KeyError, TypeError, ValueError):
+            patch.warn("a checkpoint", UNREADABLE, own=True)
+        return result
+
+    return load_state_dict
 
 
 def _missed(optimizer: Any) -> dict[int, Any]:
     """Of each group with parts that have missed steps: its size, and its history."""
-    flats = _partitions(optimizer)
     histories = _histories.get(optimizer, {}).items()
     return {
-        group: {"size": flats[group].numel(), **history.told()}
+        group: {"size": _partitions(optimizer)[group].numel(), **history.told()}
         for group, history in histories
         if history.missed
     }
 
 
-def _saved(optimizer: Any, files: Any) -> dict[str, Any]:
-    """What this rank's of ``files`` has of them."""
+def _saved(optimizer: Any, files: Any) -> str:
+    """What this rank's of ``files`` says of them."""
     rank = sys.modules["torch.distributed"].get_rank(optimizer.dp_process_group)
     own = files[rank] if rank < len(files or ()) else None
-    found: dict[str, Any] = json.loads(own.get(SAVED, "{}")) if isinstance(own, dict) else {}
-    return found
+    return str(own.get(SAVED, "{}")) if isinstance(own, dict) else "{}"
 
 
 def _of_saved(optimizer: Any, saved: dict[str, Any]) -> dict[int, History]:

@@ -15,6 +15,7 @@ from patches.deepspeed import zero_step_without_gradient
 from patches.deepspeed.zero_step_without_gradient import SAVED, History, Part, shard_of
 from vlmpatch.api import Patch
 from vlmpatch.journal.journal import Journal
+from vlmpatch.support import log
 
 SIZES = st.lists(st.integers(1, 5), min_size=1, max_size=6)
 
@@ -189,6 +190,19 @@ def test_a_partition_of_another_size_has_missed_nothing(optimizers: type) -> Non
     told["1"]["size"] += 1
     after.load_state_dict(files({SAVED: json.dumps(told)}))
     assert found(after) == {}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"1": 5}', '{"1": {"size": SIZE}}', b"{"])
+def test_what_cannot_be_read_is_told_and_ends_nothing(
+    optimizers: type, text: object, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log, "_said", set())
+    optimizer = optimizers()
+    missing(optimizer)
+    assert optimizer.load_state_dict(files({SAVED: text})) == "loaded"
+    assert found(optimizer) == {}
+    (said,) = caplog.messages
+    assert f"{SAVED} in this rank's optimizer states cannot be read" in said
 
 
 def test_what_cannot_be_loaded_is_the_hosts_to_say(optimizers: type) -> None:
