@@ -1,7 +1,8 @@
 """What a patch file may use.
 
 ``Patch`` to change things, ``Code`` to look, ``Unrecognised`` to decline, ``Argument`` to read a call,
-``assign`` to write a value of a run, ``answers_while_traced`` for what torch.compile cannot trace.
+``signature`` to read a function's parameters, ``assign`` to write a value of a run, ``answers_while_traced``
+for what torch.compile cannot trace.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from vlmpatch.journal.tracing import answers_while_traced
 from vlmpatch.journal.values import assign
 from vlmpatch.support import log
 from vlmpatch.support.arguments import Argument
+from vlmpatch.support.signature import signature
 
 __all__ = [
     "Argument",
@@ -27,6 +29,7 @@ __all__ = [
     "assign",
     "of_file",
     "of_module",
+    "signature",
 ]
 
 

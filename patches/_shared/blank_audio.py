@@ -6,9 +6,10 @@ configuration calls their width.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
+
+from vlmpatch.api import signature
 
 _FRAMES = 64  # of a sound, where a model takes any number: a multiple of what any of them merges
 
@@ -33,7 +34,7 @@ def blank_audio(model: Any, function: Callable[..., Any], dtype: Any, device: An
         "feature_attention_mask": heard,
         "input_features_mask": heard,
     }
-    asked = inspect.signature(function).parameters
+    asked = signature(function).parameters
     return {name: value for name, value in made.items() if name in asked}
 
 

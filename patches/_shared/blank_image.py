@@ -6,11 +6,12 @@ A model says what its images look like by the parameters of its ``get_image_feat
 from __future__ import annotations
 
 import functools
-import inspect
 import math
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+
+from vlmpatch.api import signature
 
 Inputs = dict[str, Any]
 
@@ -51,7 +52,7 @@ def _asked(function: Callable[..., Any]) -> set[str]:
     LLaVA's optional ``image_sizes`` are for Pixtral, which does without where there is one picture; with a
     tower of one size, such as CLIP, they end in an ``AttributeError``.
     """
-    parameters = inspect.signature(function).parameters
+    parameters = signature(function).parameters
     return {
         name
         for name, parameter in parameters.items()

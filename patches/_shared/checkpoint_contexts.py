@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, signature
 
 # Where every non-reentrant call comes by; from torch 2.15 on the second calls the first.
 ENTRANCES = ("_checkpoint_without_reentrant_generator_impl", "_checkpoint_without_reentrant_generator")
@@ -30,7 +29,7 @@ def run_in(patch: Patch, module: ModuleType, contexts: Callable[[], Pair]) -> No
     Left alone: a call with a ``context_fn`` of its own, torch's debug mode, which takes none, what is traced.
     """
     name = next(entrance for entrance in ENTRANCES if hasattr(module, entrance))
-    names = list(inspect.signature(getattr(module, name)).parameters)
+    names = list(signature(getattr(module, name)).parameters)
     context_fn, debug = (Argument(names.index(each), each) for each in ("context_fn", "debug"))
     traced = getattr(module, "_is_compiling", lambda *call: False)  # from torch 2.2 on
 

@@ -9,6 +9,8 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+from vlmpatch.api import signature
+
 from .towers import PIXELS, outside, parameters_of, path_of
 
 MAKE_FEATURES = {"get_image_features", "get_video_features", "get_audio_features"}
@@ -65,7 +67,7 @@ def _before_its_language(run: list[str], children: dict[str, Any], said: Said) -
 def _takes_embeddings(part: Any) -> bool:
     return any(
         any(base.__name__ == "PreTrainedModel" for base in type(inner).__mro__)
-        and EMBEDDINGS in inspect.signature(type(inner).forward).parameters
+        and EMBEDDINGS in signature(type(inner).forward).parameters
         for inner in part.modules()
     )
 

@@ -10,6 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from vlmpatch.api import signature
+
 from .blank_audio import blank_audio
 from .blank_image import blank_inputs, features
 
@@ -208,7 +210,7 @@ def _by_connector(model: Any, dtype: Any, device: Any) -> list[Any]:
     sides = (side // model.config.vision_config.patch_size for side in pixels.shape[2:])
     patches = torch.ones(1, *sides, dtype=torch.bool, device=device)
     seen = model.vision_model(pixel_values=pixels, patch_attention_mask=patches).last_hidden_state
-    asks = "attention_mask" in inspect.signature(model.connector.forward).parameters  # Idefics2
+    asks = "attention_mask" in signature(model.connector.forward).parameters  # Idefics2
     return [model.connector(seen, **({"attention_mask": patches.flatten(1)} if asks else {}))]
 
 

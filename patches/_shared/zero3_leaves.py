@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
-from vlmpatch.api import Argument, Code, Unrecognised
+from vlmpatch.api import Argument, Code, Unrecognised, signature
 
 LEAF = "_z3_leaf"  # what marks one
 MODULE = Argument(0, "module")  # of that method, and of the offload's constructor
@@ -60,7 +60,7 @@ def may_be_leaf(model: Any, name: str) -> bool:
 
 def _takes_tensors(module: Any) -> bool:
     """Whether a tensor may come by its place: torch's hooks see no keywords."""
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    kinds = [parameter.kind for parameter in signature(module.forward).parameters.values()]
     return bool(kinds) and kinds[0] in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -111,7 +111,7 @@ def writes_into_input(module: Any) -> bool:
     forward = next((method for _, method in _reached(type(module)) if method.name == FORWARD), None)
     if forward is None:
         return False
-    first = next(iter(inspect.signature(module.forward).parameters))
+    first = next(iter(signature(module.forward).parameters))
     return any(
         (isinstance(node, ast.AugAssign) and _is_name(node.target, first))
         or (
@@ -176,7 +176,7 @@ def by_place(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call of ``module``, with each keyword in its place: what torch's and DeepSpeed's hooks see."""
     try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        bound = signature(module.forward).bind(*args, **kwargs)
     except (TypeError, ValueError):  # the call will say so itself
         return args, kwargs
     return bound.args, bound.kwargs

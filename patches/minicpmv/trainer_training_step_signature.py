@@ -13,11 +13,10 @@ Upstream: https://github.com/OpenBMB/MiniCPM-V/issues/698
 from __future__ import annotations
 
 import ast
-import inspect
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, signature
 
 from .._shared.minicpmv import NOT_THE_SCRIPT, is_script_trainer, methods, trainer_classes
 
@@ -43,7 +42,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     for cls in trainer_classes(module):
         step = vars(cls).get("training_step")
-        if callable(step) and tuple(inspect.signature(step).parameters) == _OLD:
+        if callable(step) and tuple(signature(step).parameters) == _OLD:
             patch.wrap(cls, "training_step", without_count)
             patch.warn("old", f"{cls.__name__}.training_step should take num_items_in_batch=None.")
 

@@ -20,12 +20,11 @@ Upstream: https://github.com/xfactlab/orpo/issues/9, https://github.com/huggingf
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, signature
 
 FLAG, FUNCTION = "gradient_checkpointing", "_gradient_checkpointing_func"
 _OLD = '"value" in inspect.signature(self._set_gradient_checkpointing)'
@@ -69,7 +68,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def is_old(model: Any) -> bool:
     """Whether the model's code switches checkpointing as it was done before 4.35."""
-    return "value" in inspect.signature(model._set_gradient_checkpointing).parameters
+    return "value" in signature(model._set_gradient_checkpointing).parameters
 
 
 def unfinished(model: Any) -> list[Any]:

@@ -20,7 +20,7 @@ import inspect
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, signature
 
 from .._shared.checkpoint_kwargs import say_non_reentrant
 
@@ -56,7 +56,7 @@ def _wrap_override(patch: Patch, cls: type) -> None:
 
 
 def _takes_kwargs(function: Any) -> bool:
-    return list(inspect.signature(function).parameters)[1:2] == ["gradient_checkpointing_kwargs"]
+    return list(signature(function).parameters)[1:2] == ["gradient_checkpointing_kwargs"]
 
 
 def _subclasses(cls: type) -> list[type]:

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, signature
 
 from .._shared.compute_losses import COUNT, layers_of
 
@@ -61,7 +61,7 @@ def takes_count(method: Any) -> bool:
     """Whether ``method`` can be called with the number of tokens; what decorates it may see to that."""
     outermost = next(layers_of(method), method)
     try:
-        parameters = inspect.signature(outermost, follow_wrapped=False).parameters
+        parameters = signature(outermost, follow_wrapped=False).parameters
     except (TypeError, ValueError):
         return True  # it cannot be told: left alone
     return COUNT in parameters or any(

@@ -15,12 +15,11 @@ Upstream: https://github.com/huggingface/transformers/pull/38090, https://github
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, signature
 
 NAME = "_get_train_sampler"
 
@@ -58,7 +57,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 def takes_dataset(method: Any) -> bool:
     """Whether ``method``, called as a bound one, can be handed a data set; what decorates it may drop it."""
     try:
-        inspect.signature(method, follow_wrapped=False).bind("self", "train_dataset")
+        signature(method, follow_wrapped=False).bind("self", "train_dataset")
     except TypeError:
         return False
     except ValueError:

@@ -21,12 +21,11 @@ Upstream: https://github.com/huggingface/transformers/pull/39194
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, signature
 
 from .._shared.compiling import compiling
 
@@ -53,14 +52,14 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Look for rows beside an empty cache too."""
     import torch
 
-    signature, tracing = inspect.signature(getattr(module, PREPARE)), compiling()
-    cached = next(name for name in _CACHE if name in signature.parameters)
+    called, tracing = signature(getattr(module, PREPARE)), compiling()
+    cached = next(name for name in _CACHE if name in called.parameters)
 
     def prepare(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if result[0] or not torch.is_grad_enabled() or tracing() or torch.jit.is_tracing():
             return result
-        said = signature.bind(*args, **kwargs)
+        said = called.bind(*args, **kwargs)
         mask, positions = (said.arguments.get(name) for name in _NEEDED)
         cache = said.arguments.get(cached)
         if mask is None and cache is not None and positions is not None and begin_again(positions):

@@ -23,12 +23,11 @@ https://github.com/huggingface/transformers/pull/44873 (in 5.4)
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, assign
+from vlmpatch.api import Argument, Code, Patch, assign, signature
 
 WHERE = {  # the last part of a target, and who keeps the deltas there
     "modeling_qwen2_vl": "Qwen2VLModel",
@@ -79,7 +78,7 @@ def _owner(module: str) -> str:
 
 def _asks(function: Callable[..., Any]) -> list[Argument]:
     """Of ``ASKS``; one that ``function`` does not have comes by its name, if at all."""
-    _self, *names = inspect.signature(function).parameters
+    _self, *names = signature(function).parameters
     return [Argument(names.index(name) if name in names else len(names), name) for name in ASKS]
 
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from types import FunctionType, ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, signature
 
 OLD, NEW = "tokenizer", "processing_class"
 
@@ -67,7 +67,7 @@ def refuses(constructor: Any) -> bool:
     if not isinstance(constructor, FunctionType):
         return False
     try:
-        parameters = inspect.signature(constructor).parameters
+        parameters = signature(constructor).parameters
     except (TypeError, ValueError):
         return False  # it cannot be told: left alone
     anything = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())

@@ -17,12 +17,11 @@ https://github.com/OpenRLHF/OpenRLHF/issues/839
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised, signature
 
 from .._shared.distributed import rank
 from .._shared.rendezvous import rendezvous
@@ -44,7 +43,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def save(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if not any_absent(self):
             return original(self, *args, **kwargs)
-        said = inspect.signature(original).bind(self, *args, **kwargs)
+        said = signature(original).bind(self, *args, **kwargs)
         if said.arguments.get("state_dict") is not None:
             return original(self, *args, **kwargs)
         writes = said.arguments.get("is_main_process", rank() == 0)

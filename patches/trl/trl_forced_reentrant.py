@@ -15,12 +15,11 @@ Upstream: https://github.com/huggingface/trl/issues/2514, https://github.com/dee
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Code, Patch
+from vlmpatch.api import Code, Patch, signature
 
 FORCED = 'args.gradient_checkpointing_kwargs["use_reentrant"] = True'
 KEY = "use_reentrant"
@@ -37,7 +36,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         # Not bound: what a layer below or the constructor makes of another name is theirs to say.
-        placed = dict(zip(inspect.signature(original).parameters, (self, *args), strict=False))
+        placed = dict(zip(signature(original).parameters, (self, *args), strict=False))
         given: Any = {**placed, **kwargs}.get("args")
         if not (hasattr(given, _KWARGS) and _frozen_parameters_work()):
             return original(self, *args, **kwargs)

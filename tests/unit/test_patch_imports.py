@@ -139,3 +139,29 @@ def test_what_is_shared_is_shared() -> None:
     users = Counter(used for module in MODULES for used in revisions.used_by(module))
     assert {name for name in shared() if users[name] < 2} == OF_ONE_PATCH
     assert all(users[name] == 1 for name in OF_ONE_PATCH)
+
+
+def reads_annotations(source: str) -> bool:
+    """Whether it names what evaluates annotations from Python 3.14 on."""
+    readers = {
+        "inspect.signature",
+        "inspect.getfullargspec",
+        "typing.get_type_hints",
+        "inspect.get_annotations",
+    }
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in readers:
+            return True
+        if isinstance(node, ast.ImportFrom) and readers & {
+            f"{node.module}.{each.name}" for each in node.names
+        }:
+            return True
+    return False
+
+
+def test_a_signature_is_read_in_one_way() -> None:
+    """``vlmpatch.api.signature`` is that way."""
+    files = [*Path(store.ROOT, "vlmpatch").rglob("*.py"), *PATCHES.rglob("*.py")]
+    found = [path.name for path in files if reads_annotations(path.read_text("utf-8"))]
+    assert found == ["signature.py"]
+    assert reads_annotations("from inspect import Parameter, signature")

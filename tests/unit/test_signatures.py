@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from vlmpatch.api import signature
 from vlmpatch.journal.journal import Journal, WrongSignature
 
 
@@ -117,3 +120,22 @@ def test_what_a_decorator_wraps_is_what_counts() -> None:
         journal.wrap("p", module, "f", lambda original, what, *args, **kwargs: 0)
     journal.wrap("p", module, "f", lambda original, obj, *args, **kwargs: original(obj, *args, **kwargs))
     assert module.f(obj=1, f=2) == (1, 2, 2, True)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="up to 3.13 such a def is an error of its own")
+def test_an_annotation_that_only_type_checkers_can_read_is_no_error() -> None:
+    class Script:
+        step: Any
+
+    text = "def step(self, inputs: Missing, count: int = 1) -> Missing: return inputs, count"
+    said: dict[str, Any] = {}
+    exec(compile(text, "script.py", "exec", dont_inherit=True), {}, said)
+    Script.step = said["step"]
+    with pytest.raises(NameError):
+        inspect.signature(Script.step)
+    assert list(signature(Script.step).parameters) == ["self", "inputs", "count"]
+    journal = Journal()
+    journal.wrap("p", Script, "step", lambda original, self, /, *args, **kwargs: original(self, *args))
+    assert Script().step(3) == (3, 1)
+    assert signature(Script.step).parameters["count"].annotation is int
+    journal.rollback(["p"])

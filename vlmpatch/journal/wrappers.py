@@ -267,9 +267,9 @@ def _show_parameters(function: FunctionType, original: Any) -> None:
     """Let ``inspect.getfullargspec``, which follows no ``__wrapped__``, say of both the same."""
     if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
         return
-    from vlmpatch.journal import signatures
+    from vlmpatch.support.signature import signature
 
-    function.__signature__ = signatures.signature(original)  # type: ignore[attr-defined]
+    function.__signature__ = signature(original)  # type: ignore[attr-defined]
 
 
 def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
