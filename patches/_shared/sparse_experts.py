@@ -31,9 +31,14 @@ def sparse_blocks(model: Any) -> Iterator[Any]:
 def stacked_experts(model: Any) -> Iterator[Any]:
     """Modules that hold one parameter for all their experts, and parts without any, such as an activation."""
     for module in model.modules():
-        stacked = any(p is not None and p.dim() > 2 for p in module._parameters.values())
+        stacked = any(p is not None and dimensions(p) > 2 for p in module._parameters.values())
         if stacked and any(idle_parts(module)):
             yield module
+
+
+def dimensions(parameter: Any) -> int:
+    """Of the whole parameter: what ZeRO-3 partitioned as it loaded the model has one itself."""
+    return len(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def idle_parts(module: Any) -> Iterator[Any]:

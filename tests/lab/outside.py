@@ -16,6 +16,7 @@ import functools
 import json
 import signal
 import traceback
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -545,6 +546,64 @@ def modules_to_save_of_a_partitioned_model(stage: Stage) -> dict[str, Any]:
     found = {n: safe_get_full_grad(p) for n, p in engine.module.named_parameters() if n in right}
     off = [name for name in right if not torch.allclose(found[name], right[name], rtol=1e-5, atol=1e-7)]
     return {"partitioned": partitioned(engine.module), "differing": off, "compared": len(right)}
+
+
+def adapter_of_weights(stage: Stage, kind: str, config: Callable[[Any], Any]) -> dict[str, Any]:
+    """An adapter that PEFT makes of its layer's weights; what it holds, and the first step's gradients."""
+    import deepspeed
+    import peft
+    import torch
+    from deepspeed.utils import safe_get_full_grad
+
+    from vlmpatch_lab import loading, samples
+    from vlmpatch_lab.cell import Cell
+
+    folder = Path(stage.models[kind])
+
+    def made() -> Any:
+        model = loading.class_of(folder).from_pretrained(folder, torch_dtype=torch.float32)
+        torch.manual_seed(4)
+        model = peft.get_peft_model(model, config(peft)).train()
+        for name, parameter in model.named_parameters():  # some are zero at first, and hide the others
+            if parameter.requires_grad:
+                chance = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+                parameter.data.add_(torch.randn(parameter.shape, generator=chance) * 0.05)
+        return model
+
+    drawn = samples.Samples(Cell(kind=kind), folder)
+    rows = [drawn.image(rank) for rank in (0, 1)]
+    whole = made()
+    for rank in (0, 1):
+        (whole(**rows[rank]).loss / 2).backward()
+    right = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    with stage.zero3() as zero:
+        model = made()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    engine = deepspeed.initialize(model=model, model_parameters=list(trained.values()), config=zero)[0]
+    engine.backward(engine(**rows[stage.rank]).loss)
+    found = {name: safe_get_full_grad(p) for name, p in trained.items()}
+    both = right.keys() & found.keys()
+    off = [name for name in both if not torch.allclose(found[name], right[name], rtol=1e-4, atol=1e-6)]
+    return {
+        "partitioned": partitioned(engine.module),
+        "differing": sorted([*(right.keys() ^ found.keys()), *off]),
+        "compared": len(right),
+    }
+
+
+PROJECTIONS = ["q_proj", "down_proj", "fc1", "qkv"]
+EXPERTS = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+OF_WEIGHTS: dict[str, Callable[[Any], Any]] = {
+    "delora-qwen2_5_vl": lambda peft: peft.DeloraConfig(r=2, target_modules=PROJECTIONS),
+    "experts-qwen3_vl_moe": lambda peft: peft.LoraConfig(r=2, target_modules=[], target_parameters=EXPERTS),
+    "ln-qwen2_5_vl": lambda peft: peft.LNTuningConfig(target_modules=["norm1", "input_layernorm"]),
+    "loha-qwen2_5_vl": lambda peft: peft.LoHaConfig(r=2, target_modules=PROJECTIONS),
+    "osf-qwen2_5_vl": lambda peft: peft.OSFConfig(target_modules=PROJECTIONS),
+}
+for _name, _config in OF_WEIGHTS.items():
+    CASES[f"adapter-of-weights-{_name}"] = functools.partial(
+        adapter_of_weights, kind=_name.split("-")[-1], config=_config
+    )
 
 
 @case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -108,6 +109,36 @@ def test_a_block_that_may_pass_over_an_expert(cls: type) -> None:
 @pytest.mark.parametrize("cls", [AllCalled, Soft, SkipsInEvaluation, Overridden])
 def test_a_block_that_calls_every_expert(cls: type) -> None:
     assert not blocks.skips_experts(cls())
+
+
+class Module:
+    """What is asked of a module that holds parameters."""
+
+    def __init__(self, parameter: Any = None, children: tuple[Any, ...] = ()) -> None:
+        self._parameters, self._children = {"weight": parameter}, children
+
+    def children(self) -> tuple[Any, ...]:
+        return self._children
+
+    def modules(self) -> list[Any]:
+        return [self, *(inner for child in self._children for inner in child.modules())]
+
+    def parameters(self) -> Any:
+        return iter(p for module in self.modules() for p in module._parameters.values() if p is not None)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "found"),
+    [
+        (SimpleNamespace(shape=(8, 4, 4)), True),
+        (SimpleNamespace(shape=(0,), ds_shape=(8, 4, 4)), True),  # loaded under ZeRO-3
+        (SimpleNamespace(shape=(4, 4)), False),
+        (SimpleNamespace(shape=(0,), ds_shape=(4, 4)), False),
+    ],
+)
+def test_experts_of_one_parameter_are_known_by_its_dimensions(parameter: Any, found: bool) -> None:
+    experts = Module(parameter, (Module(),))
+    assert [*blocks.stacked_experts(Module(children=(experts,)))] == [experts] * found
 
 
 def test_code_that_cannot_be_read_is_left_alone() -> None:

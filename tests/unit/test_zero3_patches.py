@@ -15,7 +15,9 @@ from vlmpatch import api
 from vlmpatch.journal.journal import Journal
 
 trl_forced_reentrant: Any = importlib.import_module("vlmpatch.patches.trl.trl_forced_reentrant")
+zero3_adapter: Any = importlib.import_module("vlmpatch.patches.peft.zero3_adapter_of_weights")
 zero3_copied_whole: Any = importlib.import_module("vlmpatch.patches.peft.zero3_copied_whole")
+zero3_parameters: Any = importlib.import_module("vlmpatch.patches._shared.zero3_parameters")
 zero3_unknown_type_warning: Any = importlib.import_module(
     "vlmpatch.patches.deepspeed.zero3_unknown_type_warning"
 )
@@ -77,6 +79,64 @@ def test_a_peft_that_gathers_before_it_copies_is_left_alone() -> None:
     assert look(COPYING.format("deepspeed.zero.GatheredParameters(parameters)")) is not None
     with pytest.raises(api.Unrecognised):
         look("class ModulesToSaveWrapper:\n    pass\n")
+
+
+MEASURING = """
+class DeloraLayer:
+    def reset_delora_parameters(self, adapter_name):
+        {}
+        self.delora_w_norm = sum(weight.values for weight in self.layer.parameters())
+
+    def get_base_layer(self):
+        return self.layer
+"""
+
+
+def test_a_peft_that_gathers_before_it_makes_an_adapter_is_left_alone() -> None:
+    def look(text: str) -> str | None:
+        found: str | None = zero3_adapter.look(api.Code("peft.tuners.delora.layer", "layer.py", text))
+        return found
+
+    assert look(MEASURING.format("pass")) is None
+    assert look(MEASURING.format("gather_params_ctx(weight)")) is not None
+    with pytest.raises(api.Unrecognised):
+        look("class DeloraLayer:\n    pass\n")
+
+
+@pytest.mark.parametrize("status", ["NOT_AVAILABLE", "AVAILABLE"])
+def test_an_adapter_is_made_of_weights_that_are_there(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    weight = SimpleNamespace(ds_status=SimpleNamespace(name=status), values=0 if status[0] == "N" else 5)
+    gathered: list[Any] = []
+
+    @contextlib.contextmanager
+    def gather(parameters: list[Any], modifier_rank: int | None) -> Any:
+        assert modifier_rank is None
+        gathered.append(parameters)
+        weight.values = 5
+        yield
+        weight.values = 0
+
+    deepspeed = ModuleType(zero3_parameters.MODULE)
+    vars(deepspeed)["GatheredParameters"] = gather
+    monkeypatch.setitem(sys.modules, deepspeed.__name__, deepspeed)
+    peft = ModuleType("peft.tuners.delora.layer")
+    exec(MEASURING.format("pass"), vars(peft))
+    zero3_adapter.apply(api.Patch("zero3-adapter-of-weights", Journal()), peft)
+    made = vars(peft)["DeloraLayer"]()
+    made.layer = Held(weight)
+    made.reset_delora_parameters("default")
+    assert made.delora_w_norm == 5
+    assert gathered == ([[weight]] if status == "NOT_AVAILABLE" else [])
+
+
+class Held:
+    """A layer with one weight."""
+
+    def __init__(self, weight: Any) -> None:
+        self._parameters = {"weight": weight}
+
+    def parameters(self) -> list[Any]:
+        return [*self._parameters.values()]
 
 
 FORCING = """
