@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
 
-WRAPPERS = str(Path(__file__).resolve().parents[2] / "vlmpatch" / "journal" / "wrappers.py")
+JOURNAL = Path(__file__).resolve().parents[2] / "vlmpatch" / "journal"
+WRAPPERS = (str(JOURNAL / "dispatching.py"), str(JOURNAL / "wrappers.py"))
 
 
 class Reached(BaseException):
@@ -60,7 +61,7 @@ def _reached(function: Any, count: int) -> bool:
 def _watch(frame: Any, event: str, _argument: object) -> None:
     caller = frame.f_back.f_code if event == "call" and frame.f_back is not None else None
     dispatching = (
-        caller is not None and caller.co_filename == WRAPPERS and caller.co_name in ("dispatch", "link")
+        caller is not None and caller.co_filename in WRAPPERS and caller.co_name in ("dispatch", "link")
     )
-    if dispatching and frame.f_code.co_filename != WRAPPERS:
+    if dispatching and frame.f_code.co_filename not in WRAPPERS:
         raise Reached

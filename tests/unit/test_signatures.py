@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import traceback
 from types import ModuleType
 from typing import Any
 
@@ -139,3 +140,41 @@ def test_an_annotation_that_only_type_checkers_can_read_is_no_error() -> None:
     assert Script().step(3) == (3, 1)
     assert signature(Script.step).parameters["count"].annotation is int
     journal.rollback(["p"])
+
+
+def test_the_code_of_a_wrapped_function_names_what_the_targets_does() -> None:
+    """Scripts leave out of a batch what ``model.forward.__code__.co_varnames`` does not name."""
+    owner = ModuleType("owner")
+
+    def plain(self: Any, x: int = 1, *rest: Any, kwargs: int = 2, **others: Any) -> Any:
+        inside = (self, x, rest, kwargs, others)
+        return inside
+
+    vars(owner).update(plain=plain, save=save, length=len)
+    journal, wrapped = Journal(), lambda original, /, *args, **kwargs: original(*args, **kwargs)
+    for name in ("plain", "save", "length"):
+        journal.wrap("p", owner, name, wrapped)
+    asked = ("self", "x", "rest", "kwargs", "others", "args", "wrapper", "original", "new")
+    assert owner.plain(0, 5, 6, kwargs=7, other=8) == (0, 5, (6,), 7, {"other": 8})
+    assert [name in owner.plain.__code__.co_varnames for name in asked] == [
+        name in plain.__code__.co_varnames for name in asked
+    ]
+    assert [name for name in asked if name in owner.save.__code__.co_varnames] == ["new"]
+    assert owner.length([1, 2]) == 2
+    assert owner.save(1, 2, new=False) == (1, 2, 2, False)
+
+
+def test_a_traceback_shows_the_lines_that_call() -> None:
+    """They are compiled from a text, and lie where the text does."""
+    owner = ModuleType("owner")
+
+    def fails(reason: str) -> None:
+        raise ValueError(reason)
+
+    vars(owner).update(fails=fails)
+    Journal().wrap("p", owner, "fails", lambda original, /, *args, **kwargs: original(*args, **kwargs))
+    with pytest.raises(ValueError, match="of its own") as raised:
+        owner.fails("of its own")
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    line = next(frame.line for frame in frames if frame.filename.endswith("dispatching.py"))
+    assert line == "return __wrapper(__below, *__args, **__kwargs)"

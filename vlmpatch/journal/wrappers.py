@@ -13,6 +13,7 @@ from types import ClassMethodDescriptorType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from vlmpatch.journal.aliases import Name, beside, everywhere, is_of_the_package, own_name
+from vlmpatch.journal.dispatching import dispatching
 from vlmpatch.journal.inherited import layers
 from vlmpatch.journal.locations import ABSENT, Attribute, Location, chain, path
 from vlmpatch.journal.overrides import Override
@@ -93,7 +94,7 @@ class WrapperChain:
         self._original = found.call
         self._head = [Top(_through, found.call, found.call)]
         self._between: list[Any] = []  # our functions from there to the original
-        self.function = _dispatching(self._head, found.call)
+        self.function = dispatching(self._head, found.call, getattr(found.raw, "__func__", found.raw))
         _show_parameters(self.function, found.call)
         _name(self.function, owner, name, found)
         self.aliases: list[Override] = []  # what lies at other locations because of us
@@ -252,15 +253,6 @@ def _looked_up(owner: Any, name: str) -> Any:
 
 def _through(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
-
-
-def _dispatching(head: list[Top], original: Any) -> FunctionType:
-    @functools.wraps(original)
-    def dispatch(*args: Any, **kwargs: Any) -> Any:
-        wrapper, below, _ = head[0]
-        return wrapper(below, *args, **kwargs)
-
-    return own_code(dispatch)
 
 
 def _show_parameters(function: FunctionType, original: Any) -> None:
