@@ -9,11 +9,12 @@ on its way is decided as ever, and goes through us.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from types import CodeType, FunctionType
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 DYNAMO = "torch._dynamo"
+PATCHES = "patches"  # the package that patch files lie in, of ours and of the sets of others
 
 
 def own_code(function: Callable[..., Any]) -> FunctionType:
@@ -36,7 +37,8 @@ def leave_alone(functions: Iterable[Any], original: Any) -> None:
     """Have dynamo begin no graph with ``functions``, if it is loaded and would begin none with ``original``.
 
     It is asked by ``torch._dynamo.trace_rules.check`` and told by ``torch._C._dynamo.eval_frame.skip_code``,
-    as its own ``disable(recursive=False)`` does; a release that has neither is left to itself.
+    as its own ``disable(recursive=False)`` does; a release that has neither is left to itself. What a wrapper
+    calls of patch files is left alone with it: dynamo asks anew for each frame below one that it skips.
     """
     rules, frames = (sys.modules.get(f"{DYNAMO}.{name}") for name in ("trace_rules", "eval_frame"))
     check, skip = getattr(rules, "check", None), getattr(frames, "skip_code", None)
@@ -46,8 +48,40 @@ def leave_alone(functions: Iterable[Any], original: Any) -> None:
     if code is not None and not check(code):
         return
     for function in functions:
-        if (ours := _code(function)) is not None:
-            skip(ours)
+        for ours in (_code(function), *_beside(function)):
+            if ours is not None:
+                skip(ours)
+
+
+def _beside(function: Any) -> Iterator[CodeType]:
+    """The code of all that the patch file of ``function`` has, and the files beside it that it imports."""
+    if type(function) is not FunctionType or hasattr(function, "__wrapped__"):
+        return  # what stands for another has that one's module
+    first = str(function.__module__)
+    above, patches, _ = first.partition(f"{PATCHES}.")
+    if not patches:
+        return
+    seen, left = set(), [first]
+    while left:
+        name = left.pop()
+        if name in seen or name not in sys.modules:
+            continue
+        seen.add(name)
+        for value in [*vars(sys.modules[name]).values()]:
+            home = value.__name__ if type(value) is ModuleType else getattr(value, "__module__", None)
+            if isinstance(home, str) and home.startswith(above + patches):
+                left.append(home)
+                if home == name:
+                    yield from _codes_of(value)
+
+
+def _codes_of(value: Any) -> Iterator[CodeType]:
+    """The code of a function, or of the methods of a class, with that of the functions made inside."""
+    left = [_code(each) for each in (vars(value).values() if isinstance(value, type) else (value,))]
+    while left:
+        if (code := left.pop()) is not None:
+            yield code
+            left += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
 
 
 def _code(function: Any) -> CodeType | None:
