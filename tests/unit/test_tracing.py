@@ -63,3 +63,15 @@ def test_what_a_wrapper_calls_of_patch_files_begins_no_graph_either(
     assert names == ({"dispatch", "around", "asks", "inside", "method"} if left_alone else set())
     assert model.layer.__code__ not in skipped
     assert (helper.asks.__code__ in skipped) is left_alone
+
+
+def test_what_a_function_of_ours_holds_is_a_tuple_to_dynamo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In torch 2.4 it knows of what a trace has made itself only classes that it has a handler for."""
+    target: Any = ModuleType("target")
+    target.function = lambda x: x + 1
+    handlers: dict[type, Any] = {tuple: lambda tx, value: value}
+    builder = module("torch._dynamo.variables.builder", "class SourcelessBuilder: pass", monkeypatch)
+    vars(builder)["SourcelessBuilder"]._type_handlers = handlers
+    Journal().wrap("p", target, "function", lambda original, /, *args, **kwargs: original(*args, **kwargs))
+    (head,) = (cell.cell_contents for cell in target.function.__closure__)
+    assert handlers[type(head[0])] is handlers[tuple]

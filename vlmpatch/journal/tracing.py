@@ -33,6 +33,17 @@ def answers_while_traced(function: Callable[..., Any]) -> None:
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
+def take_for_tuples(kind: type) -> None:
+    """Have dynamo take objects of ``kind``, a tuple of ours, for tuples where a trace has made what holds them.
+
+    That has no source, and of such objects torch 2.4 knows no class that is derived from another.
+    """
+    builder = getattr(sys.modules.get(f"{DYNAMO}.variables.builder"), "SourcelessBuilder", None)
+    handlers = getattr(builder, "_type_handlers", None)
+    if isinstance(handlers, dict) and tuple in handlers:
+        handlers.setdefault(kind, handlers[tuple])
+
+
 def leave_alone(functions: Iterable[Any], original: Any) -> None:
     """Have dynamo begin no graph with ``functions``, if it is loaded and would begin none with ``original``.
 

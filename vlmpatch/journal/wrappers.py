@@ -17,7 +17,7 @@ from vlmpatch.journal.dispatching import dispatching
 from vlmpatch.journal.inherited import layers
 from vlmpatch.journal.locations import ABSENT, Attribute, Location, chain, path
 from vlmpatch.journal.overrides import Override
-from vlmpatch.journal.tracing import leave_alone, own_code
+from vlmpatch.journal.tracing import leave_alone, own_code, take_for_tuples
 
 MARK = "__vlmpatch__"
 Wrapper = Callable[..., Any]
@@ -178,6 +178,7 @@ class WrapperChain:
     def trace_as_original(self) -> None:
         """Let torch.compile begin no graph with functions of ours where it would not with the original."""
         original = getattr(self.found.raw, "__func__", self.found.raw)
+        take_for_tuples(Top)
         leave_alone((each for each in (self.function, *self._between) if each is not original), original)
 
 
