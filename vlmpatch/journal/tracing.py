@@ -34,7 +34,7 @@ def answers_while_traced(function: Callable[..., Any]) -> None:
 
 
 def take_for_tuples(kind: type) -> None:
-    """Have dynamo take objects of ``kind``, a tuple of ours, for tuples where a trace has made what holds them.
+    """Have dynamo take objects of ``kind``, a tuple of ours, for tuples where a trace made what holds them.
 
     That has no source, and of such objects torch 2.4 knows no class that is derived from another.
     """
