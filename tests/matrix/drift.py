@@ -238,7 +238,7 @@ def _judge(found: Probe, target: str, nearest: tuple[str, Probe], name: str) -> 
     if says == "absent":
         return []
     lines = []
-    bounded = not found["gate"] and found["why"].startswith(_owner(target))
+    bounded = not found["gate"] and found["why"].startswith(owner(target))
     if says == "unrecognised":
         # Where a bound is set already, this shape was looked at.
         todo = "READ" if bounded else "ACT "
@@ -258,7 +258,7 @@ def _gone_elsewhere(found: Probe) -> bool:
     return any(look["says"] == "no bug" for look in found["targets"].values())
 
 
-def _owner(target: str) -> str:
+def owner(target: str) -> str:
     top = target.partition(".")[0]
     return next((name for name, module in store.entries().modules.items() if module == top), top)
 
@@ -267,11 +267,11 @@ def _nearest(
     seen: Mapping[str, str], recorded: Mapping[str, Probe], name: str, target: str
 ) -> tuple[str, Probe]:
     """The recorded stack nearest below, by the package that holds ``target``, and its parts there."""
-    owner, found = _owner(target), [(Version("0"), "", Probe())]
+    holder, found = owner(target), [(Version("0"), "", Probe())]
     for stack, probe in recorded.items():
-        theirs = probe["versions"].get(owner)
+        theirs = probe["versions"].get(holder)
         look = probe["patches"].get(name, {"targets": {}})["targets"].get(target)
-        if look and theirs and owner in seen and Version(theirs) <= Version(seen[owner]):
+        if look and theirs and holder in seen and Version(theirs) <= Version(seen[holder]):
             found.append((Version(theirs), stack, look["parts"]))
     _, stack, parts = max(found, key=lambda each: each[0])
     return stack, parts

@@ -13,7 +13,7 @@ from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.catalog.read import read
 from vlmpatch.engine import apply
-from vlmpatch.gate import versions
+from vlmpatch.gate import reads, versions
 from vlmpatch.gate.source import Unrecognised, Watched, locate, of_file
 from vlmpatch.gate.verdict import by_version
 
@@ -34,11 +34,11 @@ def _patch(entry: Entry, catalog: Catalog) -> dict[str, Any]:
     return {
         "gate": ranges.needed,
         "why": ranges.reason,
-        "targets": {target: _target(patch_file, target) for target in entry.targets},
+        "targets": {target: _target(entry, patch_file, target, catalog) for target in entry.targets},
     }
 
 
-def _target(patch_file: Any, target: str) -> dict[str, Any]:
+def _target(entry: Entry, patch_file: Any, target: str, catalog: Catalog) -> dict[str, Any]:
     path = None if "*" in target else locate(target)
     if path is None:
         return {"says": "absent", "reason": f"{target} is not here", "parts": {}}
@@ -46,6 +46,8 @@ def _target(patch_file: Any, target: str) -> dict[str, Any]:
     watched = Watched(target, path, source.source)
     try:
         reason = patch_file.look(watched)
+        if reason is None:
+            reads.check(entry, watched, catalog.modules)
     except Unrecognised as difference:
         return {"says": "unrecognised", "reason": str(difference), "parts": watched.asked}
     says = "bug" if reason is None else "no bug"

@@ -33,7 +33,7 @@ def attempt(entry: Entry, module: ModuleType, patch: Patch, modules: Mapping[str
         return Status(entry.id, State.NOT_NEEDED, verdict.reason)
     patch_file = load(entry)
     try:
-        looked = by_code(patch_file, of_module(module))
+        looked = by_code(entry, patch_file, of_module(module), modules)
         if not looked.needed:
             return Status(entry.id, State.NOT_NEEDED, looked.reason)
         patch.settled = False

@@ -76,7 +76,7 @@ def _look(
         return Status(entry.id, State.ARMED, reason), ABSENT
     try:
         source = Watched(target, path, of_file(target, path).source)
-        verdict = by_code(patch_file, source)
+        verdict = by_code(entry, patch_file, source, modules)
     except NoSource as absent:
         return unseen(entry, target, modules, absent), ABSENT
     except Unrecognised as difference:

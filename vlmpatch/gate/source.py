@@ -101,6 +101,11 @@ class Code:
             return ast.parse(self.source)
 
     @functools.cached_property
+    def words(self) -> frozenset[str]:
+        """Every word of the text, comments and strings included."""
+        return frozenset(re.findall(r"[^\W\d]\w*", self.source))
+
+    @functools.cached_property
     def names(self) -> frozenset[str]:
         """Names bound at the module's top level: functions, classes, assignments, imports."""
         with self._parsing():

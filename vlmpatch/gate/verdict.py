@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from vlmpatch.catalog.model import Catalog, Entry, Problem, State, Status
-from vlmpatch.gate import versions
+from vlmpatch.gate import reads, versions
 from vlmpatch.gate.source import Code, NoSource
 
 
@@ -49,14 +49,21 @@ def by_version(entry: Entry, modules: Mapping[str, str]) -> Verdict:
     return Verdict(True, ", ".join(seen))
 
 
-def by_code(patch: Any, source: Code) -> Verdict:
+def by_code(entry: Entry, patch: Any, source: Code, modules: Mapping[str, str]) -> Verdict:
     """The verdict of the patch's own look at the target's source.
 
+    Args:
+        entry: the patch.
+        patch: its file, imported.
+        source: its target's.
+        modules: as for ``by_version``.
+
     Raises:
-        Unrecognised: the target has a shape the patch does not know.
+        Unrecognised: the target has a shape the patch does not know, or lacks what the patch reads.
     """
     reason = patch.look(source)
     if reason is None:
+        reads.check(entry, source, modules)
         return Verdict(True, f"{source.module} shows the bug")
     return Verdict(False, str(reason))
 
