@@ -15,6 +15,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SAID = {
     "vlmpatch/gate/verdict.py": {"Verdict": [1], "Status": [2], "Fault": [0, 1], "seen.append": [0]},
     "vlmpatch/gate/source.py": {"NoSource": [0]},
+    "vlmpatch/gate/reads.py": {"Unrecognised": [0], "ValueError": [0]},
     "vlmpatch/engine/outlook.py": {"Status": [2]},
     "vlmpatch/catalog/environment.py": {"Problem": [1, 2]},
     "vlmpatch/catalog/read.py": {"Problem": [1, 2], "_Invalid": [1, 2]},

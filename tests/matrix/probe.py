@@ -13,9 +13,9 @@ from vlmpatch.catalog.location import default_path
 from vlmpatch.catalog.model import Catalog, Entry
 from vlmpatch.catalog.read import read
 from vlmpatch.engine import apply
-from vlmpatch.gate import reads, versions
+from vlmpatch.gate import versions
 from vlmpatch.gate.source import Unrecognised, Watched, locate, of_file
-from vlmpatch.gate.verdict import by_version
+from vlmpatch.gate.verdict import by_code, by_version
 
 
 def probe(catalog: Catalog) -> dict[str, Any]:
@@ -45,13 +45,10 @@ def _target(entry: Entry, patch_file: Any, target: str, catalog: Catalog) -> dic
     source = of_file(target, path)
     watched = Watched(target, path, source.source)
     try:
-        reason = patch_file.look(watched)
-        if reason is None:
-            reads.check(entry, watched, catalog.modules)
+        verdict = by_code(entry, patch_file, watched, catalog.modules)
     except Unrecognised as difference:
         return {"says": "unrecognised", "reason": str(difference), "parts": watched.asked}
-    says = "bug" if reason is None else "no bug"
-    return {"says": says, "reason": str(reason or f"{target} shows the bug"), "parts": watched.asked}
+    return {"says": "bug" if verdict.needed else "no bug", "reason": verdict.reason, "parts": watched.asked}
 
 
 if __name__ == "__main__":

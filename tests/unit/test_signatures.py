@@ -165,7 +165,7 @@ def test_the_code_of_a_wrapped_function_names_what_the_targets_does() -> None:
 
 
 def test_a_traceback_shows_the_lines_that_call() -> None:
-    """They are compiled from a text, and lie where the text does."""
+    """Their code is the one that is written there, with other names."""
     owner = ModuleType("owner")
 
     def fails(reason: str) -> None:
