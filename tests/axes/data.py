@@ -66,20 +66,21 @@ def padded(training: Training, step: int, micro: int, rank: int) -> Shares:
 
 
 def batch_of(rows: list[Batch]) -> Batch:
-    """Rows filled up on the right, with a mask that says so."""
+    """Rows filled up on the right, with a mask that says so; pictures of those that have one, in turn."""
     longest = max(row["input_ids"].shape[1] for row in rows)
     filling = {"labels": IGNORED}
 
     def column(name: str) -> torch.Tensor:
-        parts = [row[name] for row in rows if name in row]
-        if parts[0].shape != rows[0]["input_ids"].shape:
+        there = [row for row in rows if name in row]
+        parts = [row[name] for row in there]
+        if any(row[name].shape != row["input_ids"].shape for row in there):
             return torch.cat(parts)
         fill = filling.get(name, 0)
         return torch.cat(
             [torch.nn.functional.pad(part, (0, longest - part.shape[1]), value=fill) for part in parts]
         )
 
-    return {name: column(name) for name in rows[0]}
+    return {name: column(name) for name in dict.fromkeys(name for row in rows for name in row)}
 
 
 def videos(training: Training, step: int, micro: int, rank: int) -> Shares:

@@ -30,6 +30,10 @@ CHECKPOINTING: tuple[dict[str, Any], ...] = (
     *({"gradient_checkpointing": True},) * 3,
     {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
     {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": False}},
+    *(
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": said}
+        for said in ({}, {"preserve_rng_state": False}, {"use_reentrant": False, "determinism_check": "none"})
+    ),
 )
 ZERO: Words = {
     "overlap_comm": (True, False),

@@ -61,6 +61,14 @@ OWN: drawing.Words = {
     "max_length": (80,),
     "padding_side": ("left",),
 }
+TOGETHER: tuple[dict[str, Any], ...] = (  # rows behind one another, and a row on two ranks
+    {"packing": True, "attn_impl": "flash_attention_2"},
+    {"padding_free": True, "attn_impl": "flash_attention_2", "per_device_train_batch_size": 2},
+    {"sequence_parallel_size": 2},
+    {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2"},
+    {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2", "packing": True},
+)
+NOT_TOGETHER = ("streaming", "lazy_tokenize", "group_by_length", "acc_strategy", "padding_side")
 EVALUATION: drawing.Words = {
     "prediction_loss_only": (True,),
     "eval_on_start": (True,),
@@ -113,6 +121,9 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str], verbs: Sequence
     elif arguments.get("group_by_length"):
         arguments |= {"lazy_tokenize": False, "train_dataloader_shuffle": True}  # as it has to be told
     verb = chance.choice(verbs)
+    if not (old or verb) and kind in OWN_IMAGE and chance.random() < CHANCE:
+        arguments = {name: value for name, value in arguments.items() if name not in NOT_TOGETHER}
+        arguments |= chance.choice(TOGETHER)
     if verb:
         arguments |= {"rlhf_type": "cpo" if verb == "simpo" else verb}
     if arguments.get("streaming") or chance.random() < 0.4:
@@ -174,6 +185,8 @@ def measure(told: Told) -> Told:
     arguments = {name: value for name, value in told["arguments"].items() if "checkpointing" not in name}
     acts = ["train" if act == "resume" else act for act in told["acts"]]
     plain = {"engine": "ddp_unused", "preset": False, "zero": {}, "fsdp": {}}
+    if arguments.pop("sequence_parallel_size", 1) > 1:  # both ranks see the rows of one
+        plain["world"] = 1
     return {**told, **plain, "acts": acts, "arguments": {**arguments, "gradient_checkpointing": False}}
 
 
@@ -207,7 +220,8 @@ def job(told: Told, act: str, model: Path, place: Path, data: dict[str, str], ke
     begins = {"train": 0, "resume": 1, "only": None}[act]
     file = place.parent.parent / f"{place.name}-{'only' if act == 'only' else 'whole'}.pt"
     said = json.dumps({**told, "arguments": arguments, "begins": begins})
-    return Job((SCRIPT, "--told", said, "--keep" if keeps else "--right", str(file)), limit=60.0)
+    words = (SCRIPT, "--told", said, "--keep" if keeps else "--right", str(file))
+    return Job(words, world=told.get("world", 2), limit=60.0)
 
 
 def written(told: Told, model: Path, folder: Path) -> dict[str, str]:

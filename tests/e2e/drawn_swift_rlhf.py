@@ -16,7 +16,7 @@ from tests.e2e import drawing, drawn_swift
 from tests.e2e.drawing import Told, some
 from tests.lab import envs
 
-VERBS = ("dpo", "kto", "grpo", "grpo")
+VERBS = ("dpo", "kto", "grpo", "grpo", "rm")
 WORDS: dict[str, drawing.Words] = {
     "dpo": {
         "beta": (0.3,),
@@ -26,6 +26,7 @@ WORDS: dict[str, drawing.Words] = {
         "loss_type": ("hinge", "ipo"),
     },
     "kto": {"beta": (0.3,), "desirable_weight": (1.3,), "loss_type": ("apo_zero_unpaired",)},
+    "rm": {"center_rewards_coefficient": (0.01,)},
     "grpo": {
         "beta": (0.0, 0.1),
         "num_iterations": (2,),
@@ -40,6 +41,7 @@ WORDS: dict[str, drawing.Words] = {
 }
 GENERATED = {"reward_funcs": ["worth"], "num_generations": 2, "max_completion_length": 8, "use_vllm": False}
 IN_TWOS = {"per_device_train_batch_size": 2, "per_device_eval_batch_size": 2}
+IN_PAIRS = ("kto", "grpo")
 NOT_OF_ANSWERS = ("streaming", "loss_scale", "acc_strategy", "group_by_length", "max_length", "padding_side")
 
 
@@ -54,7 +56,7 @@ def more(chance: random.Random, told: Told) -> Told:
     arguments = dict(told["arguments"])
     verb = arguments["rlhf_type"]
     arguments |= some(chance, WORDS[verb])
-    if verb != "dpo":
+    if verb in IN_PAIRS:
         arguments |= IN_TWOS
         arguments.pop("streaming", None)  # there are not rows enough
     if verb == "grpo":

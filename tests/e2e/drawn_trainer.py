@@ -47,6 +47,32 @@ EVALUATION: drawing.Words = {
     "eval_accumulation_steps": (1,),
     "eval_steps": (2,),
 }
+DDP: drawing.Words = {  # what accelerate is told of it, in a subclass of the Trainer
+    "comm_hook": ("fp16", "bf16", "power_sgd", "batched_power_sgd"),
+    "comm_wrapper": ("bf16",),
+    "gradient_as_bucket_view": (True,),
+    "broadcast_buffers": (False,),
+    "static_graph": (True,),
+    "bucket_cap_mb": (0.01,),  # several buckets, of a model this small
+}
+# A rank as high as any matrix: what is left of a gradient would be by which others lie in its bucket. The
+# first steps of DDP are another layout, and the columns of a gradient of zeros no directions.
+COMPRESSED = {
+    **{"start_powerSGD_iter": 2, "matrix_approximation_rank": 64, "min_compression_rate": 1e-3},
+    **{"orthogonalization_epsilon": 1e-8},
+}
+LOADER: drawing.Words = {  # of accelerate's
+    "gradient_accumulation_kwargs": ({"sync_each_batch": True},),
+    "split_batches": (True,),
+    "dispatch_batches": (True, False),
+    "use_seedable_sampler": (False,),
+}
+ROWS_OF = ("split_batches", "use_seedable_sampler")  # of these, what says which rows a rank sees
+EACH_READS = {"dispatch_batches": False}
+SAMPLING: drawing.Words = {  # in transformers 4, and since
+    "group_by_length": (True,),
+    "train_sampling_strategy": ("group_by_length", "sequential"),
+}
 SCENARIOS = ("", "", "", "", "frozen", "projector", "biases")
 TRAINERS = ("", "", "", "loss", "step", "groups")
 ACTS = (
@@ -54,6 +80,7 @@ ACTS = (
     *(("evaluate", "train"), ("train", "evaluate"), ("train", "predict"), ("train", "train")),
     *(("train", "resume"),) * 2,
 )
+FACTORED = ("ddp", "ddp_unused", "fsdp2")  # where Adafactor finds a weight in the shape that it has
 REFUSE_EVALUATION = ("zero1", "zero2", "fsdp2")  # before a training
 LOGITS_ALONE = ("qwen2_vl", "qwen2_5_vl")  # others return more beside images: what ranks gather differs
 NOT_ALL_USED = ("llava", "llava_next")  # the end of their towers, which DDP has to be told
@@ -83,12 +110,32 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
         arguments.pop("eval_on_start", None)  # the one that is resumed does so again
         if arguments.get("eval_strategy") and chance.random() < 0.5:
             arguments |= {"load_best_model_at_end": True, "eval_steps": 2}
+    elif arguments.get("eval_strategy") and chance.random() < CHANCE:
+        arguments |= {
+            "save_strategy": "steps",
+            "save_steps": 2,
+            "eval_steps": 2,
+            "load_best_model_at_end": True,
+        }
+        arguments["save_only_model"] = engine.startswith("ddp")  # others the Trainer refuses it beside that
     if acts[0] == "evaluate":  # which is not in the measure: noise after it is other noise
         arguments.pop("neftune_noise_alpha", None)
     if acts.count("train") > 1 and engine.startswith("zero"):
         arguments["optim"] = "sgd"  # the Trainer makes a new optimizer there, which knows nothing of before
     if engine == "fsdp1":  # what a unit does not use of its own has a zero, on which weight decay acts
         arguments |= {"optim": "sgd", "weight_decay": 0.0}
+    arguments["per_device_train_batch_size"] = chance.choice((1, 1, 2))
+    arguments |= some(chance, SAMPLING)
+    loader = some(chance, LOADER)
+    if arguments["per_device_train_batch_size"] == 1:
+        loader.pop("split_batches", None)  # there is nothing to split
+    # Of a stream nobody knows how long it is, and which rows were seen.
+    streamed = chance.random() < 0.15 and "max_steps" in arguments and "resume" not in acts
+    ddp = some(chance, DDP) if engine.startswith("ddp") else {}
+    if "power" in str(ddp.get("comm_hook")):
+        ddp["comm_state_option"] = COMPRESSED
+    if engine in FACTORED and chance.random() < 0.05:
+        arguments["optim"] = "adafactor"
     callbacks = ["freezing"] if chance.random() < 0.1 and acts == ("train",) and not sharded else []
     if arguments.get("eval_strategy") and chance.random() < CHANCE:
         callbacks.append("evaluating")
@@ -109,7 +156,9 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
         "ignored": None,
         "callbacks": callbacks,
         "acts": acts,
-        "arguments": arguments,
+        "arguments": {**arguments, **({"accelerator_config": loader} if loader else {})},
+        "ddp": ddp,
+        "streamed": streamed,
         "rows": [chance.random() < 0.6 for _ in range(chance.choice((12, 13, 14)))],
         "zero": drawing.zero(chance, engine),
         "fsdp": {"transformer_layer_cls_to_wrap": [LAYERS[kind]]}
@@ -120,12 +169,18 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
 
 def measure(told: Told) -> Told:
     """The same where it is right: a training that is resumed ends as one that goes through."""
-    left_out = {name for name in told["arguments"] if "checkpointing" in name or name in RETRIED}
+    retried = RETRIED if "auto_find_batch_size" in told["arguments"] else ()
+    left_out = {name for name in told["arguments"] if "checkpointing" in name or name in retried}
     arguments = {name: value for name, value in told["arguments"].items() if name not in left_out}
     trainer = "" if "memory" in told["trainer"] else told["trainer"]
     said = told["acts"][told["acts"].index("train") :]  # evaluated before, ranks may train apart (F114)
     acts = ["again" if act == "resume" else act for act in said]
-    plain: Told = {"engine": "ddp_unused", "zero": {}, "fsdp": {}, "trainer": trainer}
+    if loader := arguments.get("accelerator_config"):
+        arguments["accelerator_config"] = {name: value for name, value in loader.items() if name in ROWS_OF}
+    if told["streamed"]:  # rows that one rank reads for all are put together, and cut
+        arguments["accelerator_config"] = {**arguments.get("accelerator_config", {}), **EACH_READS}
+    ddp = {name: value for name, value in told["ddp"].items() if name != "static_graph"}
+    plain: Told = {"engine": "ddp_unused", "zero": {}, "fsdp": {}, "trainer": trainer, "ddp": ddp}
     return {**told, **plain, "acts": acts, "arguments": arguments}
 
 

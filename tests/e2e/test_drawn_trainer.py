@@ -26,6 +26,8 @@ TOLD: dict[str, Any] = {
     "callbacks": [],
     "acts": ["train"],
     "arguments": {"num_train_epochs": 1, "gradient_checkpointing": True},
+    "ddp": {},
+    "streamed": False,
     "rows": ROWS,
     "zero": {},
     "fsdp": {},

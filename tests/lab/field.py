@@ -1068,6 +1068,27 @@ def own_accelerator(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Own)
 
 
+def projected(cell: Cell, folder: Path) -> Gradients:
+    """OSF, which projects its gradients; for FSDP may have new tensors in each, of a second step."""
+    right = plain(cell, folder, make=_osf)
+    model = _osf(cell, folder)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    own = samples.make_batches(cell, folder, dist.get_rank())
+    for _ in range(2):
+        model.zero_grad()
+        engine.backward(torch.stack([engine.forward(batch) for batch in own]).sum())
+    with engine.gathered():
+        found = recording.gradients(engine, model)
+    check(found, right)
+    return found
+
+
+def _osf(cell: Cell, folder: Path) -> Any:
+    peft: Any = importlib.import_module("peft")
+    config = peft.OSFConfig(target_modules=["q_proj", "down_proj", "qkv"])
+    return peft.get_peft_model(loading.prepare(cell, folder), config).train()
+
+
 def prefix(cell: Cell, folder: Path) -> Gradients:
     """A prefix for a language model, by HF Trainer, which switches checkpointing on afterwards."""
     return _accumulated(cell, folder, _prefixed, counted=True)
@@ -1170,6 +1191,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "old_script": old_script,
     "packed": packed,
     "prefix": prefix,
+    "projected": projected,
     "old_sampler": old_sampler,
     "own_head": own_head,
     "rehearsed": rehearsed,

@@ -58,7 +58,7 @@ def tell(asked: argparse.Namespace, lines: list[float], before: Values, after: V
         apart = {name: float((after[name] - v).abs().max()) / most for name, v in right["after"].items()}
         worst = max(apart, key=lambda name: apart[name])
         found |= {"apart": apart[worst], "worst": worst}
-    if torch.distributed.get_rank() == 0:
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
         if asked.keep:
             torch.save({"before": before, "after": after}, asked.keep)
         print("\nFOUND", json.dumps(found), flush=True)  # a bar of progress may stand on this line

@@ -5,16 +5,18 @@
 
 import importlib
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from tests.axes.data import batch_of
 from tests.lab import found, resumed, trainers
 from vlmpatch_lab import loading
 from vlmpatch_lab.cell import Cell
-from vlmpatch_lab.samples import Samples
+from vlmpatch_lab.samples import Batch, Samples
 
 COMMON = {
     "per_device_train_batch_size": 1,
@@ -149,11 +151,12 @@ def main() -> None:
         metrics = (
             {"compute_metrics": mean, "preprocess_logits_for_metrics": largest} if told["metrics"] else {}
         )
-        return MADE[told["trainer"]](
+        data = rows[held:]
+        return hooked(MADE[told["trainer"]], told["ddp"])(
             model=model,
             args=settings,
-            data_collator=lambda rows: dict(rows[0]),
-            train_dataset=rows[held:],
+            data_collator=lambda rows: batch_of(rows) if len(rows) > 1 else dict(rows[0]),
+            train_dataset=Streamed(data) if told["streamed"] else data,
             eval_dataset=rows[:held],
             callbacks=[CALLBACKS[name]() for name in told["callbacks"]],
             **metrics,
@@ -178,6 +181,33 @@ def main() -> None:
     logged.append(found.logged(trainer.state.log_history))
     after = found.values(trainer.model, trained)
     found.tell(asked, [*itertools.chain(*logged)], before, after)
+
+
+class Streamed(torch.utils.data.IterableDataset[Batch]):  # type: ignore[misc]
+    """Rows of which nobody knows how many there are."""
+
+    def __init__(self, rows: list[Batch]) -> None:
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[Batch]:
+        return iter(self.rows)
+
+
+def hooked(trainer: Any, said: dict[str, Any]) -> Any:
+    """A Trainer whose accelerator is told more of DDP: HF Trainer itself knows few of its words."""
+    if not said:
+        return trainer
+
+    class Hooked(trainer):  # type: ignore[misc,valid-type]
+        def _wrap_model(self, model: Any, training: bool = True, **kwargs: Any) -> Any:
+            wrapped = super()._wrap_model(model, training=training, **kwargs)
+            hooks = importlib.import_module("accelerate.utils").DDPCommunicationHookType
+            for name, value in said.items():
+                told = hooks(value) if name in ("comm_hook", "comm_wrapper") else value
+                setattr(self.accelerator.ddp_handler, name, told)
+            return wrapped
+
+    return Hooked
 
 
 def known(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,12 @@
 
 import dataclasses
 import importlib
+import sys
 from pathlib import Path
 from typing import Any
 
 from tests.lab import found, trainers
+from tests.shipped import start
 
 COMMON = {
     "torch_dtype": "float32",
@@ -44,6 +46,9 @@ def main() -> None:
         trainers.begin(told["begins"])
     trainers.know_the_image(Path(told["arguments"]["model"]))
     know_a_reward()
+    if told["arguments"].get("attn_impl") == "flash_attention_2":
+        sys.path.insert(0, start.STANDINS)
+        start.without_a_gpu()
     arguments = {**COMMON, **place_of(told), **told["arguments"]}
     trainers.swift_command(told["verb"], known(told["verb"], arguments))
 

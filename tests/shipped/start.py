@@ -70,7 +70,7 @@ def main() -> None:
             if name == unused or not importlib.util.find_spec(name):
                 sys.modules.setdefault(name, _Unused(name))
     sys.meta_path.append(_Parts(tuple(f"{unused}." for unused in asked.get("unused", ()))))
-    _without_a_gpu()
+    without_a_gpu()
     if asked.get("joined"):
         _joined()
     if asked.get("fsdp"):
@@ -92,7 +92,7 @@ def main() -> None:
     runpy.run_path(script, run_name="__main__")
 
 
-def _without_a_gpu() -> None:
+def without_a_gpu() -> None:
     """``flash_attention_2`` may be asked for, the stand-in computes it; and a GPU may be waited for."""
     import torch
     import transformers.utils.import_utils as asked
