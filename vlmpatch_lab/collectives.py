@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 NAMES = (
@@ -44,7 +45,7 @@ def _waiting(name: str, collective: Callable[..., Any], meet: _Meeting | None) -
         asked = signature.bind(*args, **kwargs)
         later = asked.arguments.pop("async_op", False)
         done = collective(*asked.args, **asked.kwargs)
-        return _Done() if later else done
+        return _Done(asked.args[0]) if later else done
 
     return call
 
@@ -52,11 +53,20 @@ def _waiting(name: str, collective: Callable[..., Any], meet: _Meeting | None) -
 class _Done:
     """The work of a collective that is over."""
 
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
     def wait(self, *_: Any) -> bool:
         return True
 
     def is_completed(self) -> bool:
         return True
+
+    def get_future(self) -> Any:
+        """As hooks of DDP chain what comes next: of the one tensor of an all-reduce, in a list."""
+        future: Any = torch.futures.Future()
+        future.set_result([self.tensor])
+        return future
 
 
 class _Meeting:

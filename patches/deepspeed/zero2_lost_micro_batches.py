@@ -10,7 +10,8 @@ So each micro-batch begins the sums anew.
 
 What is done: where a window is open, the gradients of its partition are handed over added to what is
 there, in place, so that nothing more is held or computed than upstream means to. A ``zero_grad`` of the
-engine or of its optimizer drops them: a script that calls it within a window is right without this.
+engine, of its optimizer or of the model drops them: a script that calls it within a window is right without
+this.
 
 DeepSpeed 0.17.6 to 0.18.2. Upstream: https://github.com/deepspeedai/DeepSpeed/pull/7509 brought it,
 https://github.com/deepspeedai/DeepSpeed/pull/7665 ended it.
@@ -25,6 +26,8 @@ from weakref import WeakSet
 
 from vlmpatch.api import Code, Patch, Unrecognised
 
+from .._shared.emptied import at_zero_grad
+
 ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 GATHER = "get_all_grad_tensors"
 ASKS = "self.averaged_gradients[i] is None"
@@ -32,6 +35,7 @@ EPILOGUE = "independent_gradient_partition_epilogue"
 KEEPS = "self.all_grad_tensors[i] = self.get_all_grad_tensors(self.params_in_partition[i],"
 
 _ending: WeakSet[Any] = WeakSet()  # optimizers at the end of a backward
+_known: WeakSet[Any] = WeakSet()  # those that had one
 
 
 def look(code: Code) -> str | None:
@@ -56,6 +60,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand over the gradients of a micro-batch added to those of the ones before it."""
     if module.__name__.endswith("engine"):
         patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
+        at_zero_grad(patch, lambda: _known - _ending, _drop)
         return
 
     def gather(
@@ -79,6 +84,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the end of a backward, which calls ``zero_grad`` as well."""
+    _known.add(self)
     _ending.add(self)
     try:
         return original(self, *args, **kwargs)

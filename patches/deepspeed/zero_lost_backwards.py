@@ -12,17 +12,18 @@ as well.
 
 What is done: what an ``engine.backward`` finds in ``averaged_gradients``, or in the gradients of the
 offloaded partitions, is put aside and added to what it leaves there, unless ``zero_grad`` was called in
-between, which is how a script drops a backward, or its loss or its gradients were no numbers on some rank: a
-script that skips such a batch, without a step or a ``zero_grad``, is right without this. A finite one that is
-skipped so counts, as in plain torch, DDP and ZeRO-3. Where a backward follows another without a step the
-ranks agree on that, by one all-reduce of one number. Under a loss scaler, where the step before was made of
-several backwards, gradients that overflowed are added: the step is to see them. Offloaded, the window's sums
-on the CPU begin anew, and norms are those of the sum. Where a step follows each backward there is nothing to
-add. A release that adds backwards up by itself, or keeps a window's sums on the CPU until a step (0.19), does
-so after a ``zero_grad`` too, and what is offloaded keeps the gradient of a parameter that the next backward
-does not use: there the sums of a window that had ended are dropped before the next backward, whose step would
-otherwise take the batch that the script threw away. From 0.15 to 0.18 no batch that ended a window is in the
-sums on the CPU, and what the window has there stays.
+between (the engine's, its optimizer's, or that of the model itself), which is how a script drops a backward,
+or its loss or its gradients were no numbers on some rank: a script that skips such a batch, without a step or
+a ``zero_grad``, is right without this. A finite one that is skipped so counts, as in plain torch, DDP and
+ZeRO-3. Where a backward follows another without a step the ranks agree on that, by one all-reduce of one
+number. Under a loss scaler, where the step before was made of several backwards, gradients that overflowed
+are added: the step is to see them. Offloaded, the window's sums on the CPU begin anew, and norms are those of
+the sum. Where a step follows each backward there is nothing to add. A release that adds backwards up by
+itself, or keeps a window's sums on the CPU until a step (0.19), does so after a ``zero_grad`` too, and what
+is offloaded keeps the gradient of a parameter that the next backward does not use: there the sums of a window
+that had ended are dropped before the next backward, whose step would otherwise take the batch that the script
+threw away. From 0.15 to 0.18 no batch that ended a window is in the sums on the CPU, and what the window has
+there stays.
 
 A ``loss.backward()`` without the engine, which 0.18.3 made equal to the engine's own, counts in the same way,
 before or after an ``engine.backward`` or another of its kind, where the release says when a backward is over.
@@ -49,6 +50,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from vlmpatch.api import Argument, Code, Patch, Unrecognised, assign, of_module
 
 from .._shared.distributed import largest
+from .._shared.emptied import at_zero_grad
 
 ENGINE, OPTIMIZER = "DeepSpeedEngine", "DeepSpeedZeroOptimizer"
 EPILOGUE = "independent_gradient_partition_epilogue"
@@ -99,6 +101,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     if module.__name__.endswith("engine"):
         patch.wrap(module.DeepSpeedEngine, "backward", backward)
         patch.wrap(module.DeepSpeedEngine, "zero_grad", zero_grad_of_engine)
+        at_zero_grad(patch, lambda: [optimizer for optimizer in _last if optimizer not in _running], _drop)
         if hasattr(module.DeepSpeedEngine, EPILOGUE_OF_ENGINE):
             patch.wrap(module.DeepSpeedEngine, PROLOGUE_OF_ENGINE, prologue)
             patch.wrap(module.DeepSpeedEngine, EPILOGUE_OF_ENGINE, epilogue)

@@ -48,8 +48,8 @@ EVALUATION: drawing.Words = {
     "eval_steps": (2,),
 }
 DDP: drawing.Words = {  # what accelerate is told of it, in a subclass of the Trainer
-    "comm_hook": ("fp16", "bf16", "power_sgd", "batched_power_sgd"),
-    "comm_wrapper": ("bf16",),
+    "comm_hook": ("fp16", "power_sgd", "batched_power_sgd"),  # in bf16 it asks for NCCL
+    "comm_wrapper": ("fp16",),
     "gradient_as_bucket_view": (True,),
     "broadcast_buffers": (False,),
     "static_graph": (True,),
@@ -64,7 +64,7 @@ COMPRESSED = {
 LOADER: drawing.Words = {  # of accelerate's
     "gradient_accumulation_kwargs": ({"sync_each_batch": True},),
     "split_batches": (True,),
-    "dispatch_batches": (True, False),
+    "dispatch_batches": (False,),
     "use_seedable_sampler": (False,),
 }
 ROWS_OF = ("split_batches", "use_seedable_sampler")  # of these, what says which rows a rank sees
@@ -129,6 +129,8 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
     loader = some(chance, LOADER)
     if arguments["per_device_train_batch_size"] == 1:
         loader.pop("split_batches", None)  # there is nothing to split
+    if "resume" in acts:
+        loader.pop("use_seedable_sampler", None)  # what is left of an epoch is shuffled anew
     # Of a stream nobody knows how long it is, and which rows were seen.
     streamed = chance.random() < 0.15 and "max_steps" in arguments and "resume" not in acts
     ddp = some(chance, DDP) if engine.startswith("ddp") else {}

@@ -198,7 +198,7 @@ def hooked(trainer: Any, said: dict[str, Any]) -> Any:
     if not said:
         return trainer
 
-    class Hooked(trainer):  # type: ignore[misc,valid-type]
+    class Hooked(trainer):  # type: ignore[misc]
         def _wrap_model(self, model: Any, training: bool = True, **kwargs: Any) -> Any:
             wrapped = super()._wrap_model(model, training=training, **kwargs)
             hooks = importlib.import_module("accelerate.utils").DDPCommunicationHookType

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+from vlmpatch import api
+from vlmpatch.journal.journal import Journal
 
 patch: Any = importlib.import_module("vlmpatch.patches.deepspeed.zero_lost_backwards")
 
@@ -99,6 +104,23 @@ def test_what_was_dropped_is_not_added(whose: str) -> None:
     else:
         patch.zero_grad(lambda self: None, engine.optimizer)
     assert after(engine, 2, 4) == 6
+
+
+def test_what_the_model_dropped_by_itself_is_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {name: lambda self, *_: None for name in ("zero_grad", "parameters")}
+    net, runtime = type("Module", (), calls), ModuleType("deepspeed.runtime.engine")
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(nn=SimpleNamespace(Module=net)))
+    vars(runtime)["DeepSpeedEngine"] = type("DeepSpeedEngine", (), {"backward": overwrites, **calls})
+    patch.apply(api.Patch("zero-lost-backwards", Journal()), runtime)
+    engine, model, weight = Engine(DeepSpeedZeroOptimizer()), net(), object()
+    engine.optimizer.bit16_groups = [[weight]]
+    after(engine, 1)
+    model.parameters = lambda: []
+    model.zero_grad()  # of another
+    assert after(engine, 2) == 3
+    model.parameters = lambda: [weight]
+    model.zero_grad()
+    assert after(engine, 4, 8) == 12
 
 
 @pytest.fixture
