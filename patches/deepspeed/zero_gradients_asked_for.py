@@ -14,6 +14,7 @@ nothing was put in, and counts a micro-batch.
 The change: such a hook does nothing where autograd adds to no parameter of the engine and, on its way down,
 leaves out a leaf that a backward would reach. A ``loss.backward()`` leaves out none, be it that it comes to
 no parameter of this rank: other ranks may wait for its end. ``engine.backward`` is not looked at.
+Transforms of ``torch.func`` add to no parameter; later releases leave them alone themselves.
 
 Left alone: under ZeRO-3 a second way through one graph, on which the weights are empty (F103).
 
@@ -79,6 +80,8 @@ def is_asked_for(parameters: Iterable[Any], below: Iterable[Any]) -> bool:
     """
     import torch
 
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return True  # a transform of torch.func, which takes gradients of what it was given and adds none
     executes = torch._C._will_engine_execute_node
     try:
         if any(executes(_leaf_of(parameter)) for parameter in parameters if parameter.requires_grad):
