@@ -12,5 +12,5 @@ def apart(optimizer: Any, accelerator: Any) -> bool:
         optimizer: a ``DeepSpeedZeroOptimizer``.
         accelerator: what DeepSpeed's ``get_accelerator`` gives; it has had the first name since 0.14.0.
     """
-    orders = getattr(accelerator, "resolves_data_dependency", accelerator.is_synchronized_device)
+    orders = getattr(accelerator, "resolves_data_dependency", None) or accelerator.is_synchronized_device
     return bool(optimizer.overlap_comm) and not orders()
