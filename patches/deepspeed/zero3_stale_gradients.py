@@ -20,7 +20,8 @@ was frozen since its last gradient gets a zero too. Where the optimizer is offlo
 applied in every step; elsewhere, if it has overflowed, every step would be passed over, for all partitions
 are looked through.
 
-Left alone: ZenFlow.
+Left alone: ZenFlow; a gradient that still lies at its parameter, as under a leaf that is never called itself,
+which reduces nothing (a ``ModuleList``).
 
 Every release from 0.14.4 to 0.19.8; no upstream report was found.
 https://github.com/deepspeedai/DeepSpeed/blob/v0.19.8/deepspeed/runtime/zero/stage3.py
@@ -141,7 +142,8 @@ def _matters(optimizer: Any, micro: int) -> bool:
 def _absent(optimizer: Any, present: set[int], zeroed: set[int]) -> Iterator[Any]:
     for group in optimizer.fp16_groups:
         for param in group:
-            if param.ds_id in present:
+            # One that still has its gradient has one: a leaf that is never called itself reduces nothing.
+            if param.ds_id in present or param.grad is not None:
                 continue
             if param.requires_grad or _still_counts(optimizer, param, zeroed):
                 yield param
