@@ -1068,6 +1068,23 @@ def own_accelerator(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Own)
 
 
+def static_graph(cell: Cell, folder: Path) -> Gradients:
+    """DDP that was told so, over two windows of the same micro-batches."""
+    right = plain(cell, folder)
+    model = loading.prepare(cell, folder)
+    ddp = torch.nn.parallel.DistributedDataParallel(model, static_graph=True)
+    own = samples.make_batches(cell, folder, dist.get_rank())
+    for _ in range(2):
+        model.zero_grad()
+        for batch in own:
+            loading.forget(model)
+            with contextlib.nullcontext() if batch is own[-1] else ddp.no_sync():
+                ddp(**batch).loss.backward()
+        found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+        check(found, right)
+    return found
+
+
 def projected(cell: Cell, folder: Path) -> Gradients:
     """OSF, which projects its gradients; for FSDP may have new tensors in each, of a second step."""
     right = plain(cell, folder, make=_osf)
@@ -1192,6 +1209,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "projected": projected,
+    "static_graph": static_graph,
     "old_sampler": old_sampler,
     "own_head": own_head,
     "rehearsed": rehearsed,

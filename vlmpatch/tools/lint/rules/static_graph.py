@@ -14,4 +14,4 @@ def check(launch: LaunchConfig, around: Around) -> Iterator[Finding]:
     if given and given.on and launch.accumulation > 1:
         title = around.say("static_graph with gradient accumulation ends in an internal assertion of torch.")
         fix = written(given, given.name, "false")
-        yield Finding("L04", "warning", title, quote(given), fix, link("F3"))
+        yield Finding("L04", "warning", title, quote(given), fix, link("F123"))
