@@ -22,7 +22,6 @@ https://github.com/deepspeedai/DeepSpeed/issues/7188, https://github.com/deepspe
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -32,7 +31,6 @@ from vlmpatch.api import Code, Patch, Unrecognised
 from .._shared.overlapped import apart
 
 OPTIMIZER, AVERAGE, REDUCE = "DeepSpeedZeroOptimizer", "average_tensor", "reduce_ipg_grads"
-SIZE = "reduce_bucket_size"  # which the function itself does not read: a test's own optimizer may lack it
 
 
 def look(code: Code) -> str | None:
@@ -49,7 +47,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Keep the memory of large gradients until they are reduced."""
 
     def average(original: Callable[..., Any], self: Any, /, tensor: Any, *args: Any, **kwargs: Any) -> Any:
-        if apart(self, module.get_accelerator()) and tensor.numel() > getattr(self, SIZE, math.inf):
+        # The function itself does not read the size: a test's own optimizer may lack it.
+        sized = hasattr(self, "reduce_bucket_size") and apart(self, module.get_accelerator())
+        if sized and tensor.numel() > self.reduce_bucket_size:
             tensor.record_stream(self.reduction_stream)
         return original(self, tensor, *args, **kwargs)
 
