@@ -46,19 +46,18 @@ def apply(patch: Patch, module: ModuleType) -> None:
     evaluated: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: a module may have an __eq__
 
     def prepare_model(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        model = MODEL.of(args, kwargs)
+        model, evaluates = MODEL.of(args, kwargs), EVALUATES.of(args, kwargs, False)
         marked = getattr(model, MARK, False)
-        if EVALUATES.of(args, kwargs, False):
-            prepared = original(self, *args, **kwargs)
-            if not marked:
-                evaluated[id(model)] = model
-            return prepared
-        if marked and self.num_processes > 1 and any(p.requires_grad for p in model.parameters()):
+        trains = marked and not evaluates and self.num_processes > 1
+        if trains and any(p.requires_grad for p in model.parameters()):
             # PEFT's model has the attributes of the one inside, the mark among them.
             for inside in [part for part in model.modules() if evaluated.get(id(part)) is part]:
                 del evaluated[id(inside)]
                 if hasattr(inside, MARK):  # a compiled one bears it outside
                     assign(inside, MARK, False)
-        return original(self, *args, **kwargs)
+        prepared = original(self, *args, **kwargs)
+        if evaluates and not marked:
+            evaluated[id(model)] = model
+        return prepared
 
     patch.wrap(getattr(module, OWNER), NAME, prepare_model)

@@ -66,8 +66,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def gather(
         original: Callable[..., Any], self: Any, /, tensor_list: list[Any], *args: Any, **kwargs: Any
     ) -> Any:
-        found = original(self, tensor_list, *args, **kwargs)
         group = next((i for i, params in enumerate(self.params_in_partition) if params is tensor_list), None)
+        found = original(self, tensor_list, *args, **kwargs)
         if group is None or self.averaged_gradients.get(group) is not None:
             return found
         so_far = self.all_grad_tensors.get(group)

@@ -228,10 +228,13 @@ def loading(patch: Patch) -> Callable[..., Any]:
     """Around the optimizer's: with its state comes what was missed, or that nothing was."""
 
     def load_state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if UNIVERSAL.of(args, kwargs) or not WITH_STATES.of(args, kwargs, True):
-            return original(self, *args, **kwargs)
-        text = _saved(self, FILES.of(args, kwargs))  # read before it is loaded, which may drop it
+        states = WITH_STATES.of(args, kwargs, True) and not UNIVERSAL.of(args, kwargs)
+        text = (
+            _saved(self, FILES.of(args, kwargs)) if states else ""
+        )  # before it is loaded, which may drop it
         result = original(self, *args, **kwargs)
+        if not states:
+            return result
         _histories.pop(self, None)
         try:
             _histories[self] = _of_saved(self, json.loads(text))

@@ -43,7 +43,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Train what FSDP1 has wrapped as it is."""
 
     def wraps(original: Callable[..., Any], self: Any, /, model: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, self.model if is_inside(model, self.model) else model, *args, **kwargs)
+        taken = self.model if is_inside(model, self.model) else model
+        return original(self, taken, *args, **kwargs)
 
     def unwraps(original: Callable[..., Any], /, model: Any, *args: Any, **kwargs: Any) -> Any:
         if RECURSIVE.of(args, kwargs, False) and is_wrapped(model) and _asked_by() == module.__name__:

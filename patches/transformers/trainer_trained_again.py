@@ -43,7 +43,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Take the model itself where the engine around it is no more."""
 
     def wraps(original: Callable[..., Any], self: Any, /, model: Any, *args: Any, **kwargs: Any) -> Any:
-        return original(self, self.model if destroyed(self, model) else model, *args, **kwargs)
+        taken = self.model if destroyed(self, model) else model
+        return original(self, taken, *args, **kwargs)
 
     patch.wrap(module.Trainer, NAME, wraps)
 

@@ -70,9 +70,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 
 def _search(patch: Patch, trainer: Any, model: Any, handler: Any) -> None:
-    if getattr(trainer.args, "ddp_find_unused_parameters", None) is not None:
-        return
     if getattr(handler, "find_unused_parameters", None) is not False:
+        return
+    if getattr(trainer.args, "ddp_find_unused_parameters", None) is not None:
         return
     if getattr(trainer.args, "ddp_static_graph", None) or is_reentrant(trainer.args, model):
         return

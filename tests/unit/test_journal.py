@@ -102,8 +102,9 @@ def test_a_function_sent_by_value_takes_the_original_along_and_nothing_of_ours(j
     journal.wrap("p", HERE, "greet", shout)
     journal.wrap("q", HERE, "greet", shout)
     ours = [cell.cell_contents for cell in HERE.greet.__closure__]
-    ((call, below, _),) = (copy.copy(top) for (top,) in ours)
+    ((call, below, _, aside),) = (copy.copy(top) for (top,) in ours)
     assert call(below, "you") == original("you") != HERE.greet("you")
+    assert not aside(AttributeError("lacking"), ("you",), {})
     assert copy.copy(vars(HERE.greet)["__vlmpatch__"]) == set()
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from vlmpatch.journal.aliases import Name, beside, everywhere, is_of_the_package, own_name
 from vlmpatch.journal.dispatching import dispatching
+from vlmpatch.journal.half_made import steps_aside
 from vlmpatch.journal.inherited import layers
 from vlmpatch.journal.locations import ABSENT, Attribute, Location, chain, path
 from vlmpatch.journal.overrides import Override
@@ -50,7 +51,7 @@ class Marks(set[str]):
 
 
 class Top(NamedTuple):
-    """What a function of ours calls, and what would be called without it.
+    """What a function of ours calls, what would be called without it, and whether its wrapper steps aside.
 
     A function that no module has by its name (cloudpickle sends a script's own classes to other processes) is
     pickled with all that it knows: of us that is the original alone.
@@ -59,10 +60,12 @@ class Top(NamedTuple):
     wrapper: Wrapper
     below: Callable[..., Any]
     original: Callable[..., Any]
+    aside: Callable[..., Any]
 
     def __reduce__(self) -> tuple[Any, ...]:
         call = functools.partial(self.original)
-        return tuple, ((type(call).__call__, call, call),)
+        never = "".format  # what no arguments make true, and any process has by this name
+        return tuple, ((type(call).__call__, call, call, never),)
 
 
 class Callee(NamedTuple):
@@ -92,7 +95,7 @@ class WrapperChain:
         found = self.found = find(owner, name, getattr(owner, "__dict__", {}).get(name, ABSENT))
         self._links: list[Link] = []
         self._original = found.call
-        self._head = [Top(_through, found.call, found.call)]
+        self._head = [Top(_through, found.call, found.call, _never)]
         self._between: list[Any] = []  # our functions from there to the original
         self.function = dispatching(self._head, found.call, getattr(found.raw, "__func__", found.raw))
         _show_parameters(self.function, found.call)
@@ -164,14 +167,14 @@ class WrapperChain:
 
     def _compose(self) -> None:
         active = [link for link in self._links if link.on]
-        head: tuple[Wrapper, Callable[..., Any]] = (_through, self._original)
+        head = Top(_through, self._original, self._original, _never)
         self._between = []
         for link in active:
-            below = self._original if head[0] is _through else _linked(*head)
+            below = self._original if head.wrapper is _through else _linked(head)
             self._between += [below, *layers(link.wrapper)]
-            head = (link.wrapper, below)
+            head = Top(link.wrapper, below, self._original, _aside(link))
         self.trace_as_original()
-        self._head[0] = Top(*head, self._original)
+        self._head[0] = head
         self.marks.clear()
         self.marks.update(str(link.key[0]) for link in active)
 
@@ -256,6 +259,19 @@ def _through(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
+def _never(error: AttributeError, args: Any, kwargs: Any) -> bool:
+    return False
+
+
+def _aside(link: Link) -> Callable[..., Any]:
+    wrapper, patch = link.wrapper, str(link.key[0])
+
+    def aside(error: AttributeError, args: Any, kwargs: Any) -> bool:  # a partial is nothing dynamo knows
+        return steps_aside(wrapper, patch, error, args, kwargs)
+
+    return aside
+
+
 def _show_parameters(function: FunctionType, original: Any) -> None:
     """Let ``inspect.getfullargspec``, which follows no ``__wrapped__``, say of both the same."""
     if type(original) is not FunctionType or hasattr(original, "__wrapped__"):
@@ -265,10 +281,17 @@ def _show_parameters(function: FunctionType, original: Any) -> None:
     function.__signature__ = signature(original)  # type: ignore[attr-defined]
 
 
-def _linked(wrapper: Wrapper, below: Callable[..., Any]) -> Callable[..., Any]:
+def _linked(top: Top) -> Callable[..., Any]:
+    wrapper, below, _, aside = top
+
     @functools.wraps(below)
     def link(*args: Any, **kwargs: Any) -> Any:
-        return wrapper(below, *args, **kwargs)
+        try:
+            return wrapper(below, *args, **kwargs)
+        except AttributeError as error:
+            if not aside(error, args, kwargs):
+                raise
+        return below(*args, **kwargs)
 
     return own_code(link)
 
