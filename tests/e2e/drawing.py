@@ -51,7 +51,6 @@ ARGUMENTS: Words = {  # of HF Trainer, whose every framework here has them
     "lr_scheduler_type": ("linear", "cosine"),
     "weight_decay": (0.1,),
     "warmup_steps": (1,),
-    "label_smoothing_factor": (0.1,),
     "average_tokens_across_devices": (True, False),
     "dataloader_drop_last": (True,),
     "neftune_noise_alpha": (5,),

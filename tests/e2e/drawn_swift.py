@@ -64,7 +64,7 @@ OWN: drawing.Words = {
 TOGETHER: tuple[dict[str, Any], ...] = (  # rows behind one another, and a row on two ranks
     {"packing": True, "attn_impl": "flash_attention_2"},
     {"padding_free": True, "attn_impl": "flash_attention_2", "per_device_train_batch_size": 2},
-    {"sequence_parallel_size": 2},
+    {"sequence_parallel_size": 2, "attn_impl": "sdpa"},
     {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2"},
     {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2", "packing": True},
 )
@@ -80,6 +80,7 @@ OWN_IMAGE = (
     "qwen2_vl",
     "qwen2_5_vl",
 )  # their template runs the tower beside a text, too; in 3.x not under DDP
+HELD = 4
 SAVED = "checkpoint-2"
 
 
@@ -124,6 +125,8 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str], verbs: Sequence
     if not (old or verb) and kind in OWN_IMAGE and chance.random() < CHANCE:
         arguments = {name: value for name, value in arguments.items() if name not in NOT_TOGETHER}
         arguments |= chance.choice(TOGETHER)
+        if "sequence_parallel_size" in arguments:  # each rank draws noise for its own part of a row
+            arguments.pop("neftune_noise_alpha", None)
     if verb:
         arguments |= {"rlhf_type": "cpo" if verb == "simpo" else verb}
     if arguments.get("streaming") or chance.random() < 0.4:
@@ -152,7 +155,7 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str], verbs: Sequence
         "verb": "rlhf" if verb else "sft",
         "acts": acts,
         "arguments": arguments,
-        "held": chance.choice((0, 4)),  # rows of an evaluation's own, else some of the training's are
+        "held": chance.choice((0, HELD)),  # rows of an evaluation's own, else some of the training's are
         "rows": [chance.choice(IMAGES) for _ in range(chance.choice((12, 13, 14)))],
         "zero": {} if preset else drawing.zero(chance, engine),
         "fsdp": {},
@@ -183,11 +186,20 @@ def _checkpointing(chance: random.Random) -> dict[str, Any]:
 def measure(told: Told) -> Told:
     """The same where it is right: a training that is resumed ends as one that goes through."""
     arguments = {name: value for name, value in told["arguments"].items() if "checkpointing" not in name}
+    held = told["held"]
+    if arguments.pop("streaming", False):  # the same rows; bare a text among them cannot be collated in 4.x
+        held = held or HELD
     acts = ["train" if act == "resume" else act for act in told["acts"]]
     plain = {"engine": "ddp_unused", "preset": False, "zero": {}, "fsdp": {}}
     if arguments.pop("sequence_parallel_size", 1) > 1:  # both ranks see the rows of one
         plain["world"] = 1
-    return {**told, **plain, "acts": acts, "arguments": {**arguments, "gradient_checkpointing": False}}
+    return {
+        **told,
+        **plain,
+        "acts": acts,
+        "held": held,
+        "arguments": {**arguments, "gradient_checkpointing": False},
+    }
 
 
 def perform(stack: envs.Stack, part: Sequence[Told], models: dict[str, Path], out: Path) -> list[Ended]:
@@ -241,7 +253,7 @@ def written(told: Told, model: Path, folder: Path) -> dict[str, str]:
         elif told["verb"] == "rlhf":
             rows[-1]["rejected_response"] = row["rejected_response"]
     evaluated = "eval_strategy" in told["arguments"]
-    held = (told["held"] or 4 * bool(told["arguments"].get("streaming"))) if evaluated else 0
+    held = (told["held"] or HELD * bool(told["arguments"].get("streaming"))) if evaluated else 0
     parts = {"dataset": rows[held:], "val_dataset": rows[:held]}
     said = {}
     for name, part in parts.items():

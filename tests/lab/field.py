@@ -1068,6 +1068,19 @@ def own_accelerator(cell: Cell, folder: Path) -> Gradients:
     return _accumulated(cell, folder, _whole_model(folder), counted=False, base=Own)
 
 
+def smoothed(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer that smooths the labels of a model that is on no list of language models."""
+
+    def loss(model: Any, batch: Batch) -> torch.Tensor:
+        logits, labels = model(**batch).logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
+        return torch.nn.functional.cross_entropy(
+            logits, labels, ignore_index=samples.IGNORED, label_smoothing=0.1
+        )
+
+    more = {"label_smoothing_factor": 0.1}
+    return _accumulated(cell, folder, _whole_model(folder), counted=False, loss=loss, more=more)
+
+
 def static_graph(cell: Cell, folder: Path) -> Gradients:
     """DDP that was told so, over two windows of the same micro-batches."""
     right = plain(cell, folder)
@@ -1135,8 +1148,12 @@ def _accumulated(
     named: Any = None,
     ordered: bool = False,
     loss: Callable[[Any, Batch], torch.Tensor] = lambda model, batch: model(**batch).loss,
+    more: dict[str, Any] | None = None,
 ) -> Gradients:
-    """A window of HF Trainer, or of ``base``; ``ordered`` where that takes the data in their order."""
+    """A window of HF Trainer, or of ``base``; ``ordered`` where that takes the data in their order.
+
+    ``more`` is told the Trainer, too.
+    """
     trainers = importlib.import_module("tests.lab.trainers")
     own = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
     if counted:
@@ -1162,6 +1179,7 @@ def _accumulated(
             gradient_accumulation_steps=cell.forwards,
             remove_unused_columns=False,
             logging_steps=1,
+            **(more or {}),
         )
         recorded = trainers.record(Path(place) / "gradients.pt")
         data = [batch for turn in zip(*own, strict=True) for batch in turn]
@@ -1209,6 +1227,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "projected": projected,
+    "smoothed": smoothed,
     "static_graph": static_graph,
     "old_sampler": old_sampler,
     "own_head": own_head,

@@ -47,7 +47,7 @@ def main() -> None:
     trainers.know_the_image(Path(told["arguments"]["model"]))
     know_a_reward()
     if told["arguments"].get("attn_impl") == "flash_attention_2":
-        sys.path.insert(0, start.STANDINS)
+        sys.path.append(start.STANDINS)  # what is installed is no stand-in
         start.without_a_gpu()
     arguments = {**COMMON, **place_of(told), **told["arguments"]}
     trainers.swift_command(told["verb"], known(told["verb"], arguments))
@@ -66,6 +66,8 @@ def know_a_reward() -> None:
 
 def place_of(told: dict[str, Any]) -> dict[str, Any]:
     """Where it runs, in ms-swift's words."""
+    if told.get("world") == 1:  # which names no backend: accelerate would take it for joined
+        return {"use_cpu": True}
     if told["preset"]:
         return {"deepspeed": told["engine"]}
     small = {"stage3_param_persistence_threshold": 0}  # by default weights this small would stay whole

@@ -113,7 +113,7 @@ def without_a_gpu() -> None:
 
     # A CPU computes in bfloat16; some releases ask DeepSpeed's users for a GPU that does.
     vars(training_args)["is_torch_bf16_gpu_available"] = lambda: True
-    for name in ("_flash_attn_2_can_dispatch", "_check_and_enable_flash_attn_2"):
+    for name in ("_flash_attn_can_dispatch", "_flash_attn_2_can_dispatch", "_check_and_enable_flash_attn_2"):
         if hasattr(PreTrainedModel, name):
             setattr(PreTrainedModel, name, _as_asked)
 
@@ -150,8 +150,8 @@ def _found_here(hub: dict[str, str]) -> None:
 
 
 def _as_asked(self: Any, config: Any = None, *arguments: Any, **more: Any) -> Any:
-    """Whichever of the two it stands for: one is a class method that returns its configuration."""
-    if isinstance(config, bool) or config is None:
+    """Whichever of these it stands for: the oldest is a class method that returns its configuration."""
+    if isinstance(config, int) or config is None:
         return True
     config._attn_implementation = "flash_attention_2"
     return config

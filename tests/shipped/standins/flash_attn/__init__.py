@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 __version__ = "2.7.4"
+flash_attn_with_kvcache = None  # transformers 5 imports it; only a generation calls it
 
 
 def flash_attn_func(
