@@ -22,8 +22,8 @@ the sum. Where a step follows each backward there is nothing to add. A release t
 itself, or keeps a window's sums on the CPU until a step (0.19), does so after a ``zero_grad`` too, and what
 is offloaded keeps the gradient of a parameter that the next backward does not use: there the sums of a window
 that had ended are dropped before the next backward, whose step would otherwise take the batch that the script
-threw away. From 0.15 to 0.18 no batch that ended a window is in the sums on the CPU, and what the window has
-there stays.
+threw away. Until 0.18 no batch that ended a window is in the sums on the CPU, and what the window has there
+stays.
 
 A ``loss.backward()`` without the engine, which 0.18.3 made equal to the engine's own, counts in the same way,
 before or after an ``engine.backward`` or another of its kind, where the release says when a backward is over.
@@ -59,7 +59,8 @@ DEPTH = "_backward_active_depth"
 LOSS = Argument(0, "loss")
 FORGETS = "self.all_grad_tensors[i] = None"
 ACCUMULATE = "async_accumulate_grad_in_cpu_via_gpu"
-FIRST_ONLY = re.compile(r"else:\s+copy_gradients_to_cpu\(\)")  # else: not the first of a window
+# What ends a window is no part of the sums on the CPU: the first of it alone is, or all but the last.
+SPARES_LAST = re.compile(r"(else|if not self\.is_gradient_\w+_boundary):\s+copy_gradients_to_cpu\(\)")
 INSIDE = "inside_no_sync_ctxt"  # of an engine in its no_sync, where a backward reduces nothing
 
 _adding: WeakSet[type] = WeakSet()  # optimizers whose own epilogue adds one backward to the next
@@ -112,7 +113,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     if handed_over is not None and FORGETS not in handed_over:
         _adding.add(module.DeepSpeedZeroOptimizer)
     accumulate = of_module(module).function(f"{OPTIMIZER}.{ACCUMULATE}")
-    if accumulate is not None and FIRST_ONLY.search(accumulate.source):
+    if accumulate is not None and SPARES_LAST.search(accumulate.source):
         _sparing.add(module.DeepSpeedZeroOptimizer)
 
 

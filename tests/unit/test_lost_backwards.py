@@ -234,6 +234,21 @@ def test_an_offloaded_window_that_ended_is_forgotten_after_a_zero_grad(
     assert [tensor.value for tensor in kept] == ([0, 0] if ends else [1, 1])
 
 
+@pytest.mark.parametrize(
+    ("source", "spares"),
+    [
+        (
+            "if self.micro_step_id > 0:\n    accumulate()\nelse:\n    copy_gradients_to_cpu()",
+            True,
+        ),  # 0.15 to 0.18
+        ("if not self.is_gradient_accumulation_boundary:\n    copy_gradients_to_cpu()", True),  # 0.14
+        ("if self.micro_step_id > 0:\n    accumulate()\ncopy_gradients_to_cpu()", False),  # 0.19
+    ],
+)
+def test_where_a_window_ends_without_its_last_batch_on_the_cpu(source: str, spares: bool) -> None:
+    assert bool(patch.SPARES_LAST.search(source)) is spares
+
+
 class Past(DeepSpeedZeroOptimizer):
     """Of a release that tells how deep in a backward it is."""
 
