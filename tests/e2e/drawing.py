@@ -67,8 +67,8 @@ PART = 12  # trainings in forks of one process
 PRINTED, APART = 2e-4, 2e-3  # relative; of what Adam or a norm made larger
 
 
-def some(chance: random.Random, known: Words) -> dict[str, Any]:
-    return {name: chance.choice(values) for name, values in known.items() if chance.random() < CHANCE}
+def some(chance: random.Random, known: Words, often: float = CHANCE) -> dict[str, Any]:
+    return {name: chance.choice(values) for name, values in known.items() if chance.random() < often}
 
 
 def zero(chance: random.Random, engine: str) -> dict[str, Any]:
@@ -160,6 +160,7 @@ def main(
     kinds: str,
     drawn: Callable[[envs.Stack, int, int, Sequence[str]], list[Told]],
     perform: Callable[[envs.Stack, Sequence[Told], dict[str, Path], Path], list[Ended]],
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """Draw, run and print what is harmed or wrong.
 
@@ -169,6 +170,7 @@ def main(
         kinds: the models, where none is named.
         drawn: trainings of a stack by seed, count and kinds.
         perform: how some of them ended; it is told where the models lie, and a folder of its own.
+        arguments: of the command line, where the program has taken some itself.
 
     Returns:
         Exit status: 1 where vlmpatch harmed one.
@@ -178,7 +180,7 @@ def main(
     parser.add_argument("--kinds", default=kinds, help="models, comma-separated")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     stack, out = envs.read_stacks()[asked.stack], Path(tempfile.mkdtemp(prefix=f"{name}-"))
     models = launch.checkpoints(stack, named := asked.kinds.split(","))
     every, counts = drawn(stack, asked.seed, asked.count, named), Counter[str]()

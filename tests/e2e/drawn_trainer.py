@@ -5,11 +5,12 @@
 What is right is the same Trainer under DDP that searches for unused parameters, without checkpointing and
 without vlmpatch: all losses, norms, evaluations and the parameters at the end. Every training that vlmpatch
 harms or leaves wrong is printed, then how many ended how; exit status 1 where it harmed one. A seed draws
-the same again. ``tests.e2e.drawn`` draws trainings that call the engines themselves.
+the same again, of the same ``--engines``. ``tests.e2e.drawn`` draws trainings that call an engine themselves.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import sys
@@ -47,6 +48,35 @@ EVALUATION: drawing.Words = {
     "eval_accumulation_steps": (1,),
     "eval_steps": (2,),
 }
+FEW: drawing.Words = {  # each seldom: together they would say the most of every training
+    "include_num_input_tokens_seen": (True, "non_padding"),
+    "lr_scheduler_type": ("cosine_with_restarts", "inverse_sqrt", "polynomial"),
+    "logging_first_step": (True,),
+    "dataloader_num_workers": (1,),
+    "data_seed": (3,),
+    "torch_compile_backend": ("aot_eager",),
+}
+SELDOM = 0.1
+EVALUATION_SELDOM: drawing.Words = {
+    "eval_use_gather_object": (True,),
+    "eval_do_concat_batches": (False,),
+    "eval_delay": (1,),
+    "include_for_metrics": (["loss"],),
+    "lr_scheduler_type": ("reduce_lr_on_plateau",),
+    "eval_strategy": ("epoch",),
+}
+FSDP: dict[str, drawing.Words] = {
+    "fsdp1": {
+        "activation_checkpointing": (True,),
+        "limit_all_gathers": (True,),
+        "forward_prefetch": (True,),
+        "backward_prefetch": ("backward_pre", "backward_post"),
+        "use_orig_params": (False,),
+    },
+    "fsdp2": {"activation_checkpointing": (True,), "reshard_after_forward": (False,)},
+}
+RESUMED_SHARDED = {"state_dict_type": "FULL_STATE_DICT"}
+OUT_OF_MEMORY = {"auto_find_batch_size": True, "per_device_train_batch_size": 2}
 DDP: drawing.Words = {  # what accelerate is told of it, in a subclass of the Trainer
     "comm_hook": ("fp16", "power_sgd", "batched_power_sgd"),  # in bf16 it asks for NCCL
     "comm_wrapper": ("fp16",),
@@ -74,7 +104,22 @@ SAMPLING: drawing.Words = {  # in transformers 4, and since
     "train_sampling_strategy": ("group_by_length", "sequential"),
 }
 SCENARIOS = ("", "", "", "", "frozen", "projector", "biases")
-TRAINERS = ("", "", "", "loss", "step", "groups")
+TRAINERS = (
+    "",
+    "",
+    "",
+    "",
+    "",
+    "",
+    "loss",
+    "loss",
+    "step",
+    "step",
+    "groups",
+    "groups",
+    "memory",
+    "late_memory",
+)
 ACTS = (
     *(("train",),) * 5,
     *(("evaluate", "train"), ("train", "evaluate"), ("train", "predict"), ("train", "train")),
@@ -87,24 +132,26 @@ NOT_ALL_USED = ("llava", "llava_next")  # the end of their towers, which DDP has
 RETRIED = ("auto_find_batch_size", "per_device_train_batch_size")  # where a batch that was too large failed
 
 
-def drawn(seed: int, count: int, kinds: Sequence[str]) -> list[Told]:
+def drawn(seed: int, count: int, kinds: Sequence[str], engines: Sequence[str] = ENGINES) -> list[Told]:
     """What ``count`` trainings are told."""
     chance = random.Random(seed)
-    return [draw(chance, kinds) for _ in range(count)]
+    return [draw(chance, kinds, engines) for _ in range(count)]
 
 
-def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
+def draw(chance: random.Random, kinds: Sequence[str], engines: Sequence[str]) -> Told:
     """What one training is told."""
-    engine = chance.choice(ENGINES)
+    engine = chance.choice(engines)
     acts: tuple[str, ...] = chance.choice(ACTS)
     sharded = engine.startswith("fsdp")
-    if (sharded and "resume" in acts) or (acts[0] == "evaluate" and engine in REFUSE_EVALUATION):
+    if acts[0] == "evaluate" and engine in REFUSE_EVALUATION:
         acts = ("train",)
-    arguments = {**chance.choice(CHECKPOINTING), **some(chance, ARGUMENTS)}
+    arguments = {**chance.choice(CHECKPOINTING), **some(chance, ARGUMENTS), **some(chance, FEW, SELDOM)}
+    arguments |= {"torch_compile": True} if "torch_compile_backend" in arguments else {}
     arguments |= chance.choice(({"max_steps": 4}, {"num_train_epochs": 1}, {"num_train_epochs": 2}))
     arguments["gradient_accumulation_steps"] = chance.choice((1, 1, 2, 3))
     if chance.random() < 0.4:
         arguments |= {"eval_strategy": "steps", "eval_steps": 1, **some(chance, EVALUATION)}
+        arguments |= some(chance, EVALUATION_SELDOM, SELDOM)
     if "resume" in acts:
         arguments |= {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
         arguments.pop("eval_on_start", None)  # the one that is resumed does so again
@@ -127,8 +174,12 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
     arguments["per_device_train_batch_size"] = chance.choice((1, 1, 2))
     arguments |= some(chance, SAMPLING)
     loader = some(chance, LOADER)
+    if "load_best_model_at_end" in arguments:  # saves where it evaluates
+        arguments["eval_strategy"] = "steps"
     if arguments["per_device_train_batch_size"] == 1:
         loader.pop("split_batches", None)  # there is nothing to split
+    if "split_batches" in loader:
+        arguments["per_device_eval_batch_size"] = 2
     if "resume" in acts:
         loader.pop("use_seedable_sampler", None)  # what is left of an epoch is shuffled anew
     # Of a stream nobody knows how long it is, and which rows were seen.
@@ -143,17 +194,43 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
         callbacks.append("evaluating")
     metrics = chance.random() < 0.3
     kind, tuning = chance.choice(kinds), chance.choice(TUNINGS)
+    rows = [chance.random() < 0.6 for _ in range(chance.choice((12, 13, 14)))]
+    trainer = chance.choice(TRAINERS)
     if engine == "ddp" and kind in NOT_ALL_USED and tuning == "full":
         engine = "ddp_unused"
     if kind not in LOGITS_ALONE:
         metrics, acts = False, ("train", "evaluate") if "predict" in acts else acts
+    fsdp = some(chance, FSDP.get(engine, {}))
+    if sharded and chance.random() < 0.5 and kind in LAYERS:
+        fsdp["transformer_layer_cls_to_wrap"] = [LAYERS[kind]]
+    if arguments.get("gradient_checkpointing"):
+        fsdp.pop("activation_checkpointing", None)  # transformers refuses both
+    if tuning != "full" or trainer == "groups":
+        fsdp.pop("use_orig_params", None)  # what is frozen lies with what is not
+    if sharded and "resume" in acts:
+        fsdp |= RESUMED_SHARDED
+    if metrics:
+        arguments.pop("eval_do_concat_batches", None)
+    if "memory" in trainer and engine == "zero3":
+        trainer = ""  # there the Trainer refuses to look for a size
+    if "memory" in trainer:
+        acts, callbacks, streamed, rows = ("train",), [], False, [True] * len(rows)
+        unwanted = ("eval", "load_best", "save", "neftune", "torch_compile")
+        arguments = {name: said for name, said in arguments.items() if not name.startswith(unwanted)}
+        arguments |= OUT_OF_MEMORY
+        loader.pop("split_batches", None)
+    if "memory" in trainer or acts[0] == "evaluate":
+        for name in SAMPLING:  # with numbers drawn after those of the measure
+            arguments.pop(name, None)
+    if acts == ("train", "predict") and trainer == "" and chance.random() < 0.5:
+        trainer = "generate"
     return {
         "kind": kind,
         "engine": engine,
         "tuning": tuning,
         "scenario": chance.choice(SCENARIOS),
         "input_grads": chance.random() < 0.8,
-        "trainer": chance.choice(TRAINERS),
+        "trainer": trainer,
         "metrics": metrics,
         "ignored": None,
         "callbacks": callbacks,
@@ -161,18 +238,17 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Told:
         "arguments": {**arguments, **({"accelerator_config": loader} if loader else {})},
         "ddp": ddp,
         "streamed": streamed,
-        "rows": [chance.random() < 0.6 for _ in range(chance.choice((12, 13, 14)))],
+        "rows": rows,
         "zero": drawing.zero(chance, engine),
-        "fsdp": {"transformer_layer_cls_to_wrap": [LAYERS[kind]]}
-        if sharded and chance.random() < 0.5 and kind in LAYERS
-        else {},
+        "fsdp": fsdp,
     }
 
 
 def measure(told: Told) -> Told:
     """The same where it is right: a training that is resumed ends as one that goes through."""
     retried = RETRIED if "auto_find_batch_size" in told["arguments"] else ()
-    left_out = {name for name in told["arguments"] if "checkpointing" in name or name in retried}
+    left_out = {name for name in told["arguments"] if "checkpointing" in name or "compile" in name}
+    left_out.update(retried)
     arguments = {name: value for name, value in told["arguments"].items() if name not in left_out}
     trainer = "" if "memory" in told["trainer"] else told["trainer"]
     said = told["acts"][told["acts"].index("train") :]  # evaluated before, ranks may train apart (F114)
@@ -207,12 +283,16 @@ def perform(stack: envs.Stack, part: Sequence[Told], models: dict[str, Path], ou
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--engines", default=",".join(ENGINES))
+    asked, rest = parser.parse_known_args()
     return drawing.main(
         "drawn_trainer",
         __doc__,
         KINDS,
-        lambda stack, seed, count, kinds: drawn(seed, count, kinds),
+        lambda stack, seed, count, kinds: drawn(seed, count, kinds, asked.engines.split(",")),
         perform,
+        rest,
     )
 
 

@@ -18,7 +18,7 @@ import transformers
 from tests.lab import trainers
 from vlmpatch_lab import recording
 
-LOGGED = ("loss", "grad_norm", "eval_loss", "test_loss", "eval_mean")
+LOGGED = ("loss", "grad_norm", "eval_loss", "test_loss", "eval_mean", "num_input_tokens_seen")
 Values = dict[str, torch.Tensor]
 
 

@@ -98,6 +98,14 @@ class OutOfMemoryLate(OutOfMemory):
     late = True
 
 
+class Generating(transformers.Seq2SeqTrainer):  # type: ignore[misc]
+    """Generates where it evaluates and predicts."""
+
+    def __init__(self, **said: Any) -> None:
+        said["model"].generation_config.update(max_new_tokens=3, min_new_tokens=3, do_sample=False)
+        super().__init__(**said)
+
+
 class Freezing(transformers.TrainerCallback):  # type: ignore[misc]
     """Freezes the tower after the first step."""
 
@@ -121,6 +129,7 @@ MADE = {
     "groups": OwnGroups,
     "memory": OutOfMemory,
     "late_memory": OutOfMemoryLate,
+    "generate": Generating,
 }
 CALLBACKS = {"freezing": Freezing, "evaluating": EvaluatingOnce}
 
@@ -141,8 +150,11 @@ def main() -> None:
     logged: list[list[float]] = []
 
     def made(apart: float = 0.0) -> Any:
-        settings = transformers.TrainingArguments(
-            output_dir=str(asked.output_dir), **{**COMMON, **place, **known(told["arguments"])}
+        generates = told["trainer"] == "generate"
+        make = transformers.Seq2SeqTrainingArguments if generates else transformers.TrainingArguments
+        more = {"predict_with_generate": True} if generates else {}
+        settings = make(
+            output_dir=str(asked.output_dir), **{**COMMON, **place, **known(told["arguments"]), **more}
         )
         model = loading.prepare(cell, asked.model)
         resumed.move(model, apart) if apart else None
@@ -151,6 +163,7 @@ def main() -> None:
         metrics = (
             {"compute_metrics": mean, "preprocess_logits_for_metrics": largest} if told["metrics"] else {}
         )
+        metrics |= {"compute_metrics": mean} if generates else {}
         data = rows[held:]
         return hooked(MADE[told["trainer"]], told["ddp"])(
             model=model,
@@ -173,7 +186,8 @@ def main() -> None:
             trainer = made(resumed.APART if resumes else 0.0)
             trainer.train(resume_from_checkpoint=str(asked.output_dir / "checkpoint-2") if resumes else None)
         elif act == "predict":
-            logged.append([trainer.predict(rows[:held]).metrics["test_loss"]])
+            said = trainer.predict(rows[:held]).metrics
+            logged.append([said[name] for name in ("test_loss", "test_mean") if name in said])
         elif act == "train":
             trainer.train(ignore_keys_for_eval=told["ignored"])
         else:
