@@ -8,13 +8,19 @@ from typing import Any
 from vlmpatch.api import Patch
 
 
-def at_zero_grad(patch: Patch, optimizers: Callable[[], Iterable[Any]], drop: Callable[[Any], None]) -> None:
+def at_zero_grad(
+    patch: Patch,
+    optimizers: Callable[[], Iterable[Any]],
+    drop: Callable[[Any], None],
+    groups: str = "bit16_groups",
+) -> None:
     """Call ``drop(optimizer)`` where a module drops the gradients of all that a ZeRO optimizer trains.
 
     Args:
         patch: whose change it is.
-        optimizers: of ZeRO-1 and ZeRO-2, those that may have something to drop.
+        optimizers: those that may have something to drop.
         drop: told of each of these whose parameters are all the module's.
+        groups: where an optimizer has these; ZeRO-3's calls them otherwise.
     """
     import torch
 
@@ -22,7 +28,7 @@ def at_zero_grad(patch: Patch, optimizers: Callable[[], Iterable[Any]], drop: Ca
         if known := list(optimizers()):
             own = {id(parameter) for parameter in self.parameters()}
             for optimizer in known:
-                if all(id(parameter) in own for group in optimizer.bit16_groups for parameter in group):
+                if all(id(parameter) in own for group in getattr(optimizer, groups) for parameter in group):
                     drop(optimizer)
         return original(self, *args, **kwargs)
 

@@ -17,6 +17,9 @@ FEW = (
     *("error-in-recompute-zeroed:zero3:1", "error-among-buckets-zeroed:zero2:2"),
     *("memory-at-one-outset-retried:zero2:1", "memory-in-backward-halved:zero3:2"),
     *("overflow-in-loss:zero2_fp16:2", "resumed:zero2:2", "saved:zero3:2"),
+    *("large-loss-zeroed-by-model:zero2:2", "large-loss-zeroed-by-model:zero1:1"),
+    *("large-loss-zeroed-by-model:zero2_offload:2", "large-loss-zeroed-by-engine:zero3:1"),
+    *("large-loss-zeroed-by-model:zero3:2", "large-loss-zeroed-by-model:zero3_offload:1"),
     *("frozen:zero2:1", "frozen:zero3_offload:1", "through-another:zero3:1"),
     *("unused-resumed:zero3:1", "thawed-resumed:zero2:1"),
 )

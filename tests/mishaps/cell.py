@@ -21,6 +21,7 @@ class Mishap:
     # "unread" (no backward), "skip" (no step), "zero" (zero_grad and no step), "retry" (zero_grad and once
     # more), "halves" (zero_grad, then the batch in two halves), "step" (as if nothing had happened).
     then: str = "skip"
+    by: str = "optimizer"  # whose zero_grad it is: that, "engine" (what is called), "model" (what is within)
     # Before that batch: "freeze", "thaw" (the first layer), "evaluate", "save", "resume" (in a new engine),
     # "reload" (what was saved a window before, into the engine that is there); before the next one:
     # "freeze-after". "leave": in all its window no rank uses the second block.
@@ -52,6 +53,8 @@ MISHAPS = {
     "nan-gradient-zeroed": Mishap("gradient", "nan", (1,), "zero"),
     "large-loss-skipped": Mishap("loss", "large", (1,)),
     "large-loss-zeroed": Mishap("loss", "large", (1,), "zero"),
+    "large-loss-zeroed-by-engine": Mishap("loss", "large", (1,), "zero", by="engine"),
+    "large-loss-zeroed-by-model": Mishap("loss", "large", (1,), "zero", by="model"),
     "error-in-forward": Mishap("forward", "error"),
     "error-in-one-forward": Mishap("forward", "error", (1,)),
     "error-at-outset-skipped": Mishap("outset", "error"),

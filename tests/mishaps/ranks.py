@@ -158,7 +158,7 @@ class Plain:
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), most)
 
     def zero_grad(self) -> None:
-        self.optimizer.zero_grad()
+        {"optimizer": self.optimizer, "engine": self.model, "model": self.net}[self.cell.it.by].zero_grad()
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
         return contextlib.nullcontext()
@@ -251,7 +251,7 @@ class Fsdp2(Sharded):
 
 class DeepSpeed:
     def __init__(self, cell: Cell, net: Net) -> None:
-        self.net = net
+        self.cell, self.net = cell, net
         config = configuration(cell)
         self.dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(cell.engine[6:], torch.float32)
         self.engine = deepspeed.initialize(model=net, optimizer=optimizer_of(cell, net), config=config)[0]
@@ -272,7 +272,8 @@ class DeepSpeed:
         # ZeRO-3 would record a stream for gradients that lie on an accelerator, and a CPU has none.
         accelerator = deepspeed.accelerator.get_accelerator()
         accelerator.on_accelerator = lambda tensor: False
-        self.engine.optimizer.zero_grad()
+        of = {"optimizer": self.engine.optimizer, "engine": self.engine, "model": self.net}
+        of[self.cell.it.by].zero_grad()
         del accelerator.on_accelerator
 
     def micro_batch(self) -> contextlib.AbstractContextManager[Any]:
