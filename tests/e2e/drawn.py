@@ -45,6 +45,7 @@ ZERO3: dict[str, tuple[Any, ...]] = {
     "stage3_prefetch_bucket_size": (0,),
     "offload_param": ({"device": "cpu"},),
 }
+WORLDS = (2, 2, 3, 4)
 CHANCE = 0.2  # that a setting is said
 PART = 12  # trainings in one process, so that one that takes the process with it takes few others
 # Adam divides by a gradient's size, and a step of SGD is small: both make more of what is rounding in it.
@@ -71,6 +72,7 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Cell:
         zero=dict(_settings(chance, engine)),
         config={"gradient_clipping": 0.1} if engine.startswith("zero") and chance.random() < CHANCE else {},
         compared=chance.choice((2, 3)),
+        world=chance.choice(WORLDS),
         accumulation=chance.choice((2, 3) if scenario == "resume-within" else (1, 1, 2, 3)),
         pattern=chance.choice(tuple(PATTERNS)),
         optimizer=OPTIMIZER.get(engine) or chance.choice(OPTIMIZERS),

@@ -25,6 +25,7 @@ def test_what_is_drawn_has_a_measure_and_reaches_every_engine_and_tuning() -> No
     assert set(engines) == set(drawn.ENGINES)
     assert set(tunings) == set(drawn.TUNINGS)
     assert {cell.scenario for cell in every} == set(drawn.SCENARIOS)
+    assert {cell.world for cell in every} == set(drawn.WORLDS)
     assert not any(cell.zero or cell.config for cell in every if not cell.engine.startswith("zero"))
 
 

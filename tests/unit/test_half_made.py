@@ -150,7 +150,10 @@ def test_the_other_patches_of_a_function_act_all_the_same(wrapped: Any) -> None:
     assert Engine().step() == "around around stepped"
 
 
-def test_where_the_function_fails_too_its_own_error_is_seen(wrapped: Any) -> None:
+def test_where_the_function_fails_too_its_own_error_is_all_that_is_seen(
+    wrapped: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     wrapped(before)
     with pytest.raises(TypeError, match="unexpected keyword"):
         Engine().step(unknown=1)  # type: ignore[call-arg]
+    assert not caplog.records

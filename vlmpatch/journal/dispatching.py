@@ -36,9 +36,12 @@ def _around(__head: Sequence[Any]) -> FunctionType:
         try:
             return __wrapper(__below, *__args, **__kwargs)
         except AttributeError as __error:
-            if not __aside(__error, __args, __kwargs):
+            __say = __aside(__error, __args, __kwargs)
+            if not __say:
                 raise
-        return __below(*__args, **__kwargs)
+        __result = __below(*__args, **__kwargs)
+        __say()
+        return __result
         # Room for names: bytecode counts its variables, so none can be added to code that is made.
         __0 = __1 = __2 = __3 = __4 = __5 = __6 = __7 = __8 = __9 = __10 = __11 = __12 = None
         __13 = __14 = __15 = __16 = __17 = __18 = __19 = __20 = __21 = __22 = __23 = __24 = __25 = None

@@ -9,6 +9,7 @@ peers leaves them alone.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from types import CodeType, TracebackType
 from typing import Any
@@ -22,8 +23,10 @@ def steps_aside(
     error: AttributeError,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
-) -> bool:
-    """Whether ``wrapper`` ended in ``error`` by what an argument lacks, before it came to its function.
+) -> Callable[[], None] | None:
+    """What says that ``wrapper`` stepped aside, where it ended in ``error`` before it came to its function.
+
+    It is to be called when the function has returned: one that refuses the object too says so itself.
 
     Args:
         wrapper: is handed the function first.
@@ -33,14 +36,14 @@ def steps_aside(
         kwargs: by name.
     """
     if error.name is None or not any(error.obj is each for each in (*args, *kwargs.values())):
-        return False
+        return None
     code, called = getattr(wrapper, "__code__", None), _called(error)
     if called is None or called.tb_frame.f_code is not code or _reached(code, called.tb_lasti):
-        return False
+        return None
     kind = type(error.obj)
     lacks = f"{kind.__module__}.{kind.__qualname__} has no attribute {error.name!r}"
-    log.warn_once(patch, lacks, f"{lacks}: this call goes on without the patch", own=True)
-    return True
+    says = f"{lacks}: this call went on without the patch"
+    return functools.partial(log.warn_once, patch, lacks, says, own=True)
 
 
 def _called(error: AttributeError) -> TracebackType | None:

@@ -51,7 +51,7 @@ class Marks(set[str]):
 
 
 class Top(NamedTuple):
-    """What a function of ours calls, what would be called without it, and whether its wrapper steps aside.
+    """What a function of ours calls, what would be called without it, and when its wrapper steps aside.
 
     A function that no module has by its name (cloudpickle sends a script's own classes to other processes) is
     pickled with all that it knows: of us that is the original alone.
@@ -259,14 +259,15 @@ def _through(original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return original(*args, **kwargs)
 
 
-def _never(error: AttributeError, args: Any, kwargs: Any) -> bool:
-    return False
+def _never(error: AttributeError, args: Any, kwargs: Any) -> None:
+    return None
 
 
 def _aside(link: Link) -> Callable[..., Any]:
     wrapper, patch = link.wrapper, str(link.key[0])
 
-    def aside(error: AttributeError, args: Any, kwargs: Any) -> bool:  # a partial is nothing dynamo knows
+    # Not a partial, which dynamo does not know.
+    def aside(error: AttributeError, args: Any, kwargs: Any) -> Callable[[], None] | None:
         return steps_aside(wrapper, patch, error, args, kwargs)
 
     return aside
@@ -289,9 +290,12 @@ def _linked(top: Top) -> Callable[..., Any]:
         try:
             return wrapper(below, *args, **kwargs)
         except AttributeError as error:
-            if not aside(error, args, kwargs):
+            say = aside(error, args, kwargs)
+            if not say:
                 raise
-        return below(*args, **kwargs)
+        result = below(*args, **kwargs)
+        say()
+        return result
 
     return own_code(link)
 
