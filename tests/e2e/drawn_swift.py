@@ -62,11 +62,11 @@ OWN: drawing.Words = {
     "padding_side": ("left",),
 }
 TOGETHER: tuple[dict[str, Any], ...] = (  # rows behind one another, and a row on two ranks
-    {"packing": True, "attn_impl": "flash_attention_2"},
+    {"packing": True, "attn_impl": "flash_attention_2", "max_steps": 4},
     {"padding_free": True, "attn_impl": "flash_attention_2", "per_device_train_batch_size": 2},
     {"sequence_parallel_size": 2, "attn_impl": "sdpa"},
     {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2"},
-    {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2", "packing": True},
+    {"sequence_parallel_size": 2, "attn_impl": "flash_attention_2", "packing": True, "max_steps": 4},
 )
 NOT_TOGETHER = ("streaming", "lazy_tokenize", "group_by_length", "acc_strategy", "padding_side")
 EVALUATION: drawing.Words = {
@@ -125,8 +125,10 @@ def draw(chance: random.Random, old: bool, kinds: Sequence[str], verbs: Sequence
     if not (old or verb) and kind in OWN_IMAGE and chance.random() < CHANCE:
         arguments = {name: value for name, value in arguments.items() if name not in NOT_TOGETHER}
         arguments |= chance.choice(TOGETHER)
-        if "sequence_parallel_size" in arguments:  # each rank draws noise for its own part of a row
-            arguments.pop("neftune_noise_alpha", None)
+        if "sequence_parallel_size" in arguments:
+            arguments.pop("neftune_noise_alpha", None)  # each rank draws noise for its own part of a row
+            if tuner == "adalora":  # whose penalty is left out there
+                arguments["tuner_type"] = "lora"
     if verb:
         arguments |= {"rlhf_type": "cpo" if verb == "simpo" else verb}
     if arguments.get("streaming") or chance.random() < 0.4:
