@@ -2,8 +2,9 @@
 
     python -m tests.e2e.drawn_swift_rlhf swift460 --kinds qwen2_vl,llava_files --count 40 --seed 0
 
-DPO, KTO and GRPO, whose answers come from the model that is trained, by chance that is the same on every
-engine. What is drawn beside that, what is right and what is printed is as in ``tests.e2e.drawn_swift``.
+DPO, KTO, reward models, and GRPO, whose answers come from the model that is trained, by chance that is the
+same on every engine. What is drawn beside that, what is right and what is printed is as in
+``tests.e2e.drawn_swift``.
 """
 
 from __future__ import annotations
