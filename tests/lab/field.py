@@ -984,13 +984,15 @@ def best_at_end(cell: Cell, folder: Path) -> Gradients:
             dist.all_gather_object(places, state.best_model_checkpoint)
             if len(set(places)) > 1:
                 raise Wrong(f"ranks know different best checkpoints: {places}")
+            if not str(places[0]).endswith(f"-{state.best_global_step}"):
+                raise Wrong(f"step {state.best_global_step} was the best, and ranks know {places[0]}")
 
     with tempfile.TemporaryDirectory(prefix="best-") as place:
         shared = [place]
         dist.broadcast_object_list(shared)
         steps = {"max_steps": 3, "eval_steps": 1, "save_steps": 1, "learning_rate": 1e-2}
         often = {"eval_strategy": "steps", "save_strategy": "steps", "load_best_model_at_end": True}
-        said = {**trainers.arguments(cell, Path(shared[0])), **steps, **often}
+        said = {**trainers.said_of(cell, Path(shared[0])), **steps, **often}
         settings = transformers.TrainingArguments(**said, remove_unused_columns=False)
         data = [whole_sequences.row()] * WORLD
         more = {"train_dataset": data, "eval_dataset": data, "callbacks": [Asking()]}
@@ -1000,7 +1002,7 @@ def best_at_end(cell: Cell, folder: Path) -> Gradients:
     best = min(entry["eval_loss"] for entry in trainer.state.log_history if "eval_loss" in entry)
     if (ended := trainer.evaluate()["eval_loss"]) != best:
         raise Wrong(f"the model at the end has a loss of {ended}, the best one had {best}")
-    return {name: parameter.detach() for name, parameter in trainer.model.named_parameters()}
+    return {name: trainers.whole(p.detach()) for name, p in trainer.model.named_parameters()}
 
 
 def own_head(cell: Cell, folder: Path) -> Gradients:
