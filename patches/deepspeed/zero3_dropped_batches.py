@@ -64,8 +64,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 def epilogue(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the end of a backward."""
-    result = original(self, *args, **kwargs)
     ends = self.is_gradient_accumulation_boundary
+    result = original(self, *args, **kwargs)
     if (ends() if callable(ends) else ends) and not getattr(self, "zenflow", False):  # a method since 0.19.5
         _ended.add(self)
     return result
@@ -85,6 +85,5 @@ def zero_grad_of_engine(original: Callable[..., Any], self: Any, /, *args: Any, 
 
 
 def _drop(optimizer: Any) -> None:
-    optimizer.zero_grad(
-        set_to_none=False
-    )  # whether a gradient is there afterwards says the one that was called
+    # Whether a gradient is there afterwards says the one that was called.
+    optimizer.zero_grad(set_to_none=False)

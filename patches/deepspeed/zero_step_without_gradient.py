@@ -229,9 +229,8 @@ def loading(patch: Patch) -> Callable[..., Any]:
 
     def load_state_dict(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         states = WITH_STATES.of(args, kwargs, True) and not UNIVERSAL.of(args, kwargs)
-        text = (
-            _saved(self, FILES.of(args, kwargs)) if states else ""
-        )  # before it is loaded, which may drop it
+        # Read before it is loaded, which may drop it.
+        text = _saved(self, FILES.of(args, kwargs)) if states else ""
         result = original(self, *args, **kwargs)
         if not states:
             return result
