@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,6 @@ ZERO3: dict[str, tuple[Any, ...]] = {
     "stage3_prefetch_bucket_size": (0,),
     "offload_param": ({"device": "cpu"},),
 }
-WORLDS = (2, 2, 3, 4)
 CHANCE = 0.2  # that a setting is said
 PART = 12  # trainings in one process, so that one that takes the process with it takes few others
 # Adam divides by a gradient's size, and a step of SGD is small: both make more of what is rounding in it.
@@ -72,7 +72,6 @@ def draw(chance: random.Random, kinds: Sequence[str]) -> Cell:
         zero=dict(_settings(chance, engine)),
         config={"gradient_clipping": 0.1} if engine.startswith("zero") and chance.random() < CHANCE else {},
         compared=chance.choice((2, 3)),
-        world=chance.choice(WORLDS),
         accumulation=chance.choice((2, 3) if scenario == "resume-within" else (1, 1, 2, 3)),
         pattern=chance.choice(tuple(PATTERNS)),
         optimizer=OPTIMIZER.get(engine) or chance.choice(OPTIMIZERS),
@@ -87,12 +86,12 @@ def _settings(chance: random.Random, engine: str) -> Iterator[tuple[str, Any]]:
             yield name, chance.choice(values)
 
 
-def drawn(seed: int, count: int, kinds: Sequence[str]) -> list[Cell]:
-    """``count`` trainings, no two the same."""
-    chance, found = random.Random(seed), dict[str, Cell]()
+def drawn(seed: int, count: int, kinds: Sequence[str], ranks: Sequence[int] = (2,)) -> list[Cell]:
+    """``count`` trainings, no two the same; a seed draws the same ones on whatever number of ranks."""
+    chance, worlds, found = random.Random(seed), random.Random(seed), dict[str, Cell]()
     while len(found) < count:
         cell = draw(chance, kinds)
-        found[cell.id] = cell
+        found[cell.id] = replace(cell, world=worlds.choice(ranks))
     return list(found.values())
 
 
@@ -125,12 +124,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.drawn", description=__doc__)
     parser.add_argument("stack")
     parser.add_argument("--kinds", default=KINDS, help="models, comma-separated")
+    parser.add_argument("--ranks", default="2", help="how many, comma-separated")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
     stack, out = envs.read_stacks()[asked.stack], Path(tempfile.mkdtemp(prefix="drawn-"))
     envs.make(stack)
-    every, counts = drawn(asked.seed, asked.count, asked.kinds.split(",")), Counter[str]()
+    ranks = [int(number) for number in asked.ranks.split(",")]
+    every, counts = drawn(asked.seed, asked.count, asked.kinds.split(","), ranks), Counter[str]()
     for start in range(0, len(every), PART):
         part = every[start : start + PART]
         try:

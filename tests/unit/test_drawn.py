@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
@@ -25,8 +26,14 @@ def test_what_is_drawn_has_a_measure_and_reaches_every_engine_and_tuning() -> No
     assert set(engines) == set(drawn.ENGINES)
     assert set(tunings) == set(drawn.TUNINGS)
     assert {cell.scenario for cell in every} == set(drawn.SCENARIOS)
-    assert {cell.world for cell in every} == set(drawn.WORLDS)
     assert not any(cell.zero or cell.config for cell in every if not cell.engine.startswith("zero"))
+
+
+def test_a_seed_draws_the_same_on_whatever_number_of_ranks() -> None:
+    on_two, on_more = (drawn.drawn(3, 40, ["qwen2_vl"], ranks) for ranks in ((2,), (3, 4)))
+    assert {cell.world for cell in on_two} == {2}
+    assert {cell.world for cell in on_more} == {3, 4}
+    assert [dataclasses.replace(cell, world=2) for cell in on_more] == on_two
 
 
 @pytest.mark.parametrize(
