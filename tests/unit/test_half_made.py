@@ -114,6 +114,27 @@ def test_nothing_is_called_twice(wrapper: Callable[..., Any], wrapped: Any) -> N
     assert engine.calls == 1
 
 
+def test_what_a_call_leaves_out_is_no_object_that_lacks_something(wrapped: Any) -> None:
+    """One rank's batch may be without it: the others would wait for what that rank no longer does."""
+    wrapped(asked_of_another)
+    engine = Engine()
+    with pytest.raises(AttributeError, match="groups"):
+        engine.step(other=None)
+    assert engine.calls == 0
+
+
+def test_a_method_that_wraps_is_not_read_for_what_it_called(wrapped: Any) -> None:
+    class Patching:
+        def step(self, original: Any, engine: Any, other: Any = None) -> Any:
+            return f"{original(engine, other)} {engine.groups}"
+
+    wrapped(Patching().step)
+    engine = Engine()
+    with pytest.raises(AttributeError, match="groups"):
+        engine.step()
+    assert engine.calls == 1
+
+
 def test_an_error_that_no_argument_explains_stays_one(wrapped: Any) -> None:
     wrapped(of_something_else)
     with pytest.raises(AttributeError, match="groups"):

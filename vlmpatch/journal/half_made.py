@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType, TracebackType
+from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
 from vlmpatch.support import log
@@ -35,10 +35,13 @@ def steps_aside(
         args: what the wrapper was handed besides.
         kwargs: by name.
     """
-    if error.name is None or not any(error.obj is each for each in (*args, *kwargs.values())):
+    # None lacks everything, and what is left out of a call may be left out by this rank alone.
+    if error.obj is None or not any(error.obj is each for each in (*args, *kwargs.values())):
         return None
-    code, called = getattr(wrapper, "__code__", None), _called(error)
-    if called is None or called.tb_frame.f_code is not code or _reached(code, called.tb_lasti):
+    called = _called(error)
+    if called is None or type(wrapper) is not FunctionType:  # a method is handed something else first
+        return None
+    if called.tb_frame.f_code is not wrapper.__code__ or _reached(wrapper.__code__, called.tb_lasti):
         return None
     kind = type(error.obj)
     lacks = f"{kind.__module__}.{kind.__qualname__} has no attribute {error.name!r}"
