@@ -168,9 +168,10 @@ class WrapperChain:
     def _compose(self) -> None:
         active = [link for link in self._links if link.on]
         head = Top(_through, self._original, self._original, _never)
+        raw = getattr(self.found.raw, "__func__", self.found.raw)
         self._between = []
         for link in active:
-            below = self._original if head.wrapper is _through else _linked(head)
+            below = self._original if head.wrapper is _through else dispatching([head], head.below, raw)
             self._between += [below, *layers(link.wrapper)]
             head = Top(link.wrapper, below, self._original, _aside(link))
         self.trace_as_original()
@@ -280,24 +281,6 @@ def _show_parameters(function: FunctionType, original: Any) -> None:
     from vlmpatch.support.signature import signature
 
     function.__signature__ = signature(original)  # type: ignore[attr-defined]
-
-
-def _linked(top: Top) -> Callable[..., Any]:
-    wrapper, below, _, aside = top
-
-    @functools.wraps(below)
-    def link(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return wrapper(below, *args, **kwargs)
-        except AttributeError as error:
-            say = aside(error, args, kwargs)
-            if not say:
-                raise
-        result = below(*args, **kwargs)
-        say()
-        return result
-
-    return own_code(link)
 
 
 def _bound(owner: type, raw: Any, kind: type | None) -> Callable[..., Any]:
