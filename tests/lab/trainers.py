@@ -24,7 +24,7 @@ import transformers
 
 from tests.families._shared.files import SHAREGPT
 from tests.families._shared.sizes import TEXT
-from tests.lab import field, in_parts, resumed
+from tests.lab import field, in_parts, long_run, resumed
 from vlmpatch_lab import engines, loading
 from vlmpatch_lab.cell import Cell
 from vlmpatch_lab.collectives import wait_for_every_collective
@@ -287,6 +287,21 @@ def hf_resumed_mixed(cell: Cell, folder: Path, output: Path) -> None:
 def hf_own_optimizer(cell: Cell, folder: Path, output: Path) -> None:
     """The same where transformers makes the optimizer and DeepSpeed is handed it."""
     hf(cell, folder, output, own_optimizer=True)
+
+
+def hf_dropout(cell: Cell, folder: Path, output: Path) -> None:
+    """The same with dropout in LoRA, which each rank draws from numbers of its own."""
+    hf(cell, folder, output, change=drop)
+
+
+def drop(model: Any) -> None:
+    """Give ``model`` dropout, and each forward of a rank the same numbers to draw from under every engine."""
+    long_run.add_dropout(model)
+
+    def seed(*_: Any) -> None:
+        torch.manual_seed(100 + torch.distributed.get_rank())
+
+    model.register_forward_pre_hook(seed)
 
 
 def hf_head_read(cell: Cell, folder: Path, output: Path) -> None:
@@ -642,6 +657,7 @@ def _decoded(path: str, mode: Any = None) -> Any:
 
 TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
     "hf": hf,
+    "hf_dropout": hf_dropout,
     "hf_head_gathered": hf_head_gathered,
     "hf_head_read": hf_head_read,
     "hf_own_optimizer": hf_own_optimizer,
@@ -662,6 +678,7 @@ TRAINERS: dict[str, Callable[[Cell, Path, Path], None]] = {
 }
 PACKAGES = {
     "hf": "transformers",
+    "hf_dropout": "transformers",
     "hf_head_gathered": "transformers",
     "hf_head_read": "transformers",
     "hf_own_optimizer": "transformers",
