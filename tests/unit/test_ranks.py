@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import sys
 from typing import Any
@@ -102,6 +103,20 @@ def test_what_is_switched_off_on_one_rank_is_named(distributed: World, warnings:
     begin(distributed, store)
     begin(distributed, store, rank=1, VLMPATCH_DISABLE=id_)
     assert [f"switched off {id_} (there nothing)" in text for text in warnings] == [True]
+
+
+def test_a_long_list_of_what_is_switched_off_on_every_rank_is_no_difference(
+    distributed: World, warnings: list[str]
+) -> None:
+    ids = [distributed.patch("nothing_here", '{ fakelib = ">=1" }') for _ in range(12)]
+    store = Store()
+    begin(distributed, store, VLMPATCH_DISABLE=",".join(ids))
+    (first,) = store.values()
+    assert len(json.loads(first)["facts"]["switched off"]) > ranks.SHOWN
+    begin(distributed, store, rank=1, VLMPATCH_DISABLE=",".join(ids))
+    assert warnings == []
+    begin(distributed, store, rank=2, VLMPATCH_DISABLE=",".join(ids[:-1]))
+    assert [ids[0] in text and ids[-1] not in text for text in warnings] == [True]
 
 
 def test_other_patch_files_and_another_lock_are_named(distributed: World, warnings: list[str]) -> None:

@@ -98,9 +98,11 @@ def compare(distributed: Any, mine: dict[str, str]) -> None:
     rank = distributed.get_rank()
     store, key = distributed._get_default_store(), "/".join([KEY, *incarnation()])
     first = json.loads(store.compare_set(key, "", json.dumps({"rank": rank, "facts": mine})))
-    theirs = {name: str(value)[:SHOWN] for name, value in first["facts"].items()}
+    theirs = {name: str(value) for name, value in first["facts"].items()}
     both = sorted(mine.keys() & theirs.keys())
-    unlike = [f"{name} {mine[name]} (there {theirs[name]})" for name in both if mine[name] != theirs[name]]
+    unlike = [
+        f"{name} {mine[name]} (there {theirs[name][:SHOWN]})" for name in both if mine[name] != theirs[name]
+    ]
     if unlike:
         log.warn(
             f"vlmpatch: rank {rank} differs from rank {int(first['rank'])}: {', '.join(unlike)}. "
