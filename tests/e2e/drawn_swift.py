@@ -3,10 +3,11 @@
     python -m tests.e2e.drawn_swift swift460 --kinds qwen2_vl,llava_files --count 40 --seed 0
 
 What is right is the same command under DDP that searches for unused parameters, without checkpointing and
-without vlmpatch: all losses, norms, evaluations and the parameters at the end. Every training that vlmpatch
-harms or leaves wrong is printed, then how many ended how; exit status 1 where it harmed one. A seed draws
-the same again. ``tests.e2e.drawn_swift_rlhf`` draws KTO and GRPO, too, ``tests.e2e.drawn_trainer`` trainings
-of HF Trainer; ``tests.e2e.test_swift_options`` takes ms-swift's options one by one.
+without vlmpatch, but for F15 and F110: all losses, norms, evaluations and the parameters at the end. Every
+training that vlmpatch harms or leaves wrong is printed, then how many ended how; exit status 1 where it
+harmed one. A seed draws the same again. ``tests.e2e.drawn_swift_rlhf`` draws KTO and GRPO, too,
+``tests.e2e.drawn_trainer`` trainings of HF Trainer; ``tests.e2e.test_swift_options`` takes ms-swift's options
+one by one.
 """
 
 from __future__ import annotations

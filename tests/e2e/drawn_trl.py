@@ -3,11 +3,11 @@
     python -m tests.e2e.drawn_trl trl024 --kinds qwen2_vl,llava_files --count 40 --seed 0
 
 What is right is the same trainer under DDP that searches for unused parameters, without checkpointing and
-without vlmpatch: all losses, norms, evaluations and the parameters at the end. GRPO and RLOO sample from
-the model itself, by chance that is the same on every engine, so that another weight is another answer. Every
-training that vlmpatch harms or leaves wrong is printed, then how many ended how; exit status 1 where it
-harmed one. A seed draws the same again. Rows without an image are drawn where a trainer takes them beside
-rows with one: KTO, ORPO and CPO know no images, DPO of TRL 0.24 wants one in each row.
+without vlmpatch, but for F15 and F110: all losses, norms, evaluations and the parameters at the end. GRPO
+and RLOO sample from the model itself, by chance that is the same on every engine, so that another weight is
+another answer. Every training that vlmpatch harms or leaves wrong is printed, then how many ended how; exit
+status 1 where it harmed one. A seed draws the same again. Rows without an image are drawn where a trainer
+takes them beside rows with one: KTO, ORPO and CPO know no images, DPO of TRL 0.24 wants one in each row.
 ``tests.e2e.test_trl_options`` takes TRL's options one by one.
 """
 

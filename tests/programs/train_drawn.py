@@ -215,6 +215,8 @@ def hooked(trainer: Any, said: dict[str, Any]) -> Any:
     class Hooked(trainer):  # type: ignore[misc]
         def _wrap_model(self, model: Any, training: bool = True, **kwargs: Any) -> Any:
             wrapped = super()._wrap_model(model, training=training, **kwargs)
+            if not training:  # evaluated first: nothing is told of DDP yet
+                return wrapped
             hooks = importlib.import_module("accelerate.utils").DDPCommunicationHookType
             for name, value in said.items():
                 told = hooks(value) if name in ("comm_hook", "comm_wrapper") else value

@@ -70,7 +70,8 @@ class _Engine:
         return getattr(self.engine, name)
 
     def run_backward(self, *args: Any, **kwargs: Any) -> Any:
-        if hasattr(self.mine, "own"):  # a reentrant checkpoint's, within another
+        # A reentrant checkpoint's within another; one that is traced, whose modes torch takes along on a GPU.
+        if hasattr(self.mine, "own") or sys.modules["torch"]._C._len_torch_dispatch_stack():
             return self.engine.run_backward(*args, **kwargs)
         return self.threads.submit(self.engine.run_backward, *args, **kwargs).result()
 
