@@ -74,8 +74,11 @@ def _tensors(value: Any) -> Iterator[Any]:
         if value.is_floating_point():
             yield value
     elif isinstance(value, dict):  # transformers' ModelOutput is one
-        whole = len(value) > 1 and any(name not in _NOT_FEATURES for name in value)
-        for name, item in value.items():
+        # Up to 5.2 what was None when it was made, and is set afterwards, is an attribute of it and no item.
+        every = {**getattr(value, "__dict__", {}), **value}
+        known = {name: item for name, item in every.items() if item is not None}
+        whole = len(known) > 1 and any(name not in _NOT_FEATURES for name in known)
+        for name, item in known.items():
             if not (whole and name in _NOT_FEATURES):
                 yield from _tensors(item)
     elif isinstance(value, (list, tuple)):

@@ -70,7 +70,7 @@ def _embeds(method: Any) -> bool:
 
     One that is given the embeddings (Idefics3's ``inputs_merger``) embeds a token where it is given no text.
     """
-    code = getattr(_unwrapped(method), "__code__", None) if inspect.isfunction(method) else None
+    code = _code_within(method)
     if code is None or "inputs_embeds" in code.co_varnames[: code.co_argcount]:
         return False
     return {"get_input_embeddings", "masked_scatter"} <= {*code.co_names}
@@ -106,8 +106,16 @@ def _projected_by(cls: type, names: list[str]) -> bool:
 
 def code_of(cls: type) -> Any:
     """The code of the forward that ``cls`` itself has."""
-    forward = vars(cls).get("forward")
-    return getattr(_unwrapped(forward), "__code__", None) if inspect.isfunction(forward) else None
+    return _code_within(vars(cls).get("forward"))
+
+
+def method_code(cls: type, name: str) -> Any:
+    """The code of a method of ``cls`` or its bases, within whatever wraps it; None where there is none."""
+    return _code_within(getattr(cls, name, None))
+
+
+def _code_within(function: Any) -> Any:
+    return getattr(_unwrapped(function), "__code__", None) if inspect.isfunction(function) else None
 
 
 def _unwrapped(function: Any) -> Any:

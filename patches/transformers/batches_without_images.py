@@ -65,7 +65,18 @@ from .._shared.compiling import compiling
 from .._shared.distributed import largest, largest_of_each, world
 from .._shared.missing_gradients import from_nothing
 from .._shared.random_numbers import drawn_aside
-from .._shared.towers import SOUND, Modality, Path, code_of, language, outside, parameters_of, path_of, side
+from .._shared.towers import (
+    SOUND,
+    Modality,
+    Path,
+    code_of,
+    language,
+    method_code,
+    outside,
+    parameters_of,
+    path_of,
+    side,
+)
 from .._shared.training_group import (
     FSDP1,
     FSDP2,
@@ -270,6 +281,7 @@ class _Blanks:
         self.left = [index for index, number in enumerate(missing) for _ in range(number)]
         self.found: list[Any] = []
         self.blank: list[Any] = []  # what ran so
+        self.between: list[Any] = []  # parameters of the model's own that were put between what it made
         self.changed: list[Any] = []  # the buffers of it that a run changes
         self.used: list[Any] = []  # the parameters of it that the forward has used by itself
         self.inner: list[Any] = []
@@ -346,7 +358,7 @@ class _Blanks:
         self._run(before=len(self.path.modalities))
         if not self.found:
             return text
-        own = _own_parameters(self.model)
+        own = _own_parameters(self.model, code_of(_owner(self.model)))
         no_gradients = self._no_gradients(own)
 
         def begun() -> None:
@@ -357,7 +369,7 @@ class _Blanks:
 
     def _no_gradients(self, own: list[Any]) -> Callable[[], None]:
         """What says in the backward that its zeros stand for none; FSDP's optimizers are left as they are."""
-        parameters = [*own, *(p for part in self.blank for p in part.parameters())]
+        parameters = [*own, *self.between, *(p for part in self.blank for p in part.parameters())]
         if any(hasattr(parameter, mark) for parameter in parameters for mark in (FSDP1, FSDP2)):
             return lambda: None
         dropped = running_ddp(parameters) is not None
@@ -391,6 +403,8 @@ class _Blanks:
         finally:
             self.within = False
         self.changed += changed
+        for name in modality.calls:
+            self.between += _own_parameters(self.model, method_code(type(self.model), name))
         return found
 
     def _refused(self, what: str, error: Exception) -> None:
@@ -419,9 +433,13 @@ def _owner(model: Any) -> type:
     return next(cls for cls in type(model).__mro__ if cls in _paths)
 
 
-def _own_parameters(model: Any) -> list[Any]:
-    """Those that the forward itself puts between the features: LLaVA-NeXT's ``image_newline`` up to 4.51."""
-    names = code_of(_owner(model)).co_names
+def _own_parameters(model: Any, code: Any) -> list[Any]:
+    """Those of its own that ``code`` names.
+
+    The forward itself puts LLaVA-NeXT's ``image_newline`` between the features up to 4.51, and
+    ``get_image_features`` since.
+    """
+    names = code.co_names if code is not None else ()
     return [parameter for name, parameter in model.named_parameters(recurse=False) if name in names]
 
 

@@ -167,6 +167,22 @@ def test_a_model_that_leaves_layers_out_is_told_from_all_others(cls: type) -> No
     assert not batches.leaves_layers_out(cls)
 
 
+class PutsALineBetween:
+    """LLaVA-NeXT since transformers 4.52, behind a decorator."""
+
+    @functools.wraps(lambda self, pixel_values: self.pack(pixel_values, self.image_newline))
+    def get_image_features(self, *args, **kwargs):  # type: ignore[no-untyped-def]
+        return self.wrapped(*args, **kwargs)  # type: ignore[attr-defined]
+
+
+def test_what_a_model_puts_between_its_features_is_found_in_the_method_that_does_so() -> None:
+    own = [("image_newline", "a parameter"), ("scale", "another"), ("wrapped", "a third")]
+    model = SimpleNamespace(named_parameters=lambda recurse: [] if recurse else own)
+    code = towers.method_code(PutsALineBetween, "get_image_features")
+    assert batches._own_parameters(model, code) == ["a parameter"]
+    assert batches._own_parameters(model, towers.method_code(PutsALineBetween, "get_video_features")) == []
+
+
 def test_sizes_are_given_to_a_model_that_asks_for_them() -> None:
     def llava(pixel_values: Any, image_sizes: Any = None) -> None: ...
 
