@@ -25,7 +25,7 @@ import torch.distributed as dist
 import transformers
 
 from tests.families._shared.sizes import TEXT
-from tests.lab import far_positions, saving, whole_sequences
+from tests.lab import saving, sixteen_bits, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.patience import stretched
@@ -1220,13 +1220,19 @@ def _accumulated_right(
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, total
 
 
-def far_positions_in_16_bits(cell: Cell, folder: Path) -> Gradients:
-    """A long row of text behind a large image; what is put on file is what the model puts out."""
-    return {"logits": far_positions.logits_of(cell, folder)}
+def far_positions(cell: Cell, folder: Path) -> Gradients:
+    """Positions in 16 bits; what is put on file is what the model puts out."""
+    return {"logits": sixteen_bits.far_positions(cell, folder)}
+
+
+def near_biases(cell: Cell, folder: Path) -> Gradients:
+    """Experts in 16 bits, in the same way."""
+    return {"logits": sixteen_bits.near_biases(cell, folder)}
 
 
 SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
-    "far_positions": far_positions_in_16_bits,
+    "far_positions": far_positions,
+    "near_biases": near_biases,
     "accumulate": accumulate,
     "accumulate_text": accumulate_text,
     "accumulate_ignored": accumulate_ignored,

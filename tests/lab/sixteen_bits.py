@@ -1,8 +1,8 @@
-"""Far positions in 16 bits, as a scenario of ``field.py``: what an engine makes of a model, held against
-the model.
+"""Trainings in 16 bits, as scenarios of ``field.py``: an engine is held against the model by itself.
 
 An angle is a position times a frequency, so that of frequencies rounded to 16 bits a position of a thousand
-turns radians too far. In a short row nothing of it shows.
+turns radians too far, and biases that are near to each other choose other experts. In a short row, and where
+biases are zeros, nothing of it shows.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,33 @@ SHARP = {
 OFF = 0.01  # of the largest logit: an engine that rounds nothing more has the same bits
 
 
-def logits_of(cell: Cell, folder: Path) -> torch.Tensor:
-    """What the model puts out of a long row, in ``cell``'s engine.
+def far_positions(cell: Cell, folder: Path) -> torch.Tensor:
+    """What the model puts out of a long row of text behind a large image; see ``checked``."""
+    return checked(cell, folder, row(folder), sharpened)
+
+
+def near_biases(cell: Cell, folder: Path) -> torch.Tensor:
+    """What it puts out of a text where eight bits do not tell its routers' biases apart; see ``checked``."""
+    ids = torch.randint(20, 60, (1, 64), generator=torch.Generator().manual_seed(0))
+    return checked(cell, folder, {"input_ids": ids}, biased)
+
+
+def checked(
+    cell: Cell,
+    folder: Path,
+    batch: dict[str, torch.Tensor],
+    change: Callable[[str, torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """The logits of ``batch`` in ``cell``'s engine, once ``change`` has been made to each tensor by its name.
 
     Raises:
-        ValueError: that is not what the model puts out by itself in 16 bits.
+        ValueError: they are not what the model puts out by itself in 16 bits.
     """
-    with tempfile.TemporaryDirectory(prefix="positions-") as place:
-        sharpen(folder, place)
+    with tempfile.TemporaryDirectory(prefix="sixteen-bits-") as place:
+        write_changed(folder, place, change)
         with torch.no_grad():
-            right = load(place, torch.bfloat16)(**row(folder)).logits
-        found = in_engine(cell, place, row(folder))
+            right = load(place, torch.bfloat16)(**batch).logits
+        found = in_engine(cell, place, batch)
     off = ((found - right).abs().max() / right.abs().max()).item()
     if not off <= OFF:
         raise ValueError(f"logits are {off:.2g} off")
@@ -84,16 +101,26 @@ def load(place: str, dtype: torch.dtype) -> Any:
     return model
 
 
-def sharpen(folder: Path, place: str) -> None:
-    """Write the checkpoint of ``folder`` into ``place``, with attention that tells positions apart."""
+def write_changed(folder: Path, place: str, change: Callable[[str, torch.Tensor], torch.Tensor]) -> None:
+    """Write the checkpoint of ``folder`` into ``place``."""
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder, place, dirs_exist_ok=True)
     weights = Path(place) / "model.safetensors"
-    tensors = load_file(weights)
-    for name, tensor in tensors.items():
-        tensor *= next((times for part, times in SHARP.items() if name.endswith(part)), 1.0)
-    save_file(tensors, weights, metadata={"format": "pt"})
+    changed = {name: change(name, tensor) for name, tensor in load_file(weights).items()}
+    save_file(changed, weights, metadata={"format": "pt"})
+
+
+def sharpened(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Attention that tells positions apart."""
+    return tensor * next((times for part, times in SHARP.items() if name.endswith(part)), 1.0)
+
+
+def biased(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """Biases of about the size of a trained model's, from the last expert to the first."""
+    if not name.endswith("e_score_correction_bias"):
+        return tensor
+    return 8 + torch.arange(len(tensor), 0, -1) / 500
 
 
 def row(folder: Path) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Which buffers hold frequencies, and what is taken for an engine and for FSDP1 as releases have them."""
+"""Which buffers stay whole, and what is taken for an engine and for FSDP1 as releases have them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from patches._shared.rotary import frequencies
-from patches.deepspeed import deepspeed_rounded_rotary as of_deepspeed
-from patches.torch import fsdp1_rounded_rotary as of_fsdp1
+from patches._shared.float32_buffers import float32_buffers
+from patches.deepspeed import deepspeed_rounded_buffers as of_deepspeed
+from patches.torch import fsdp1_rounded_buffers as of_fsdp1
 from vlmpatch import api
 
 ENGINE = """
@@ -42,19 +42,20 @@ def module(home: str, **buffers: Any) -> Any:
     return made
 
 
-def test_frequencies_are_those_of_transformers_modules() -> None:
-    whole, scaled = Buffer(), Buffer()
+def test_buffers_are_those_of_transformers_modules() -> None:
+    whole, scaled, bias = Buffer(), Buffer(), Buffer()
     own = module(
         "transformers.models.qwen2.modeling_qwen2",
         inv_freq=whole,
         full_attention_inv_freq=scaled,
+        e_score_correction_bias=bias,
         position_ids=Buffer(),
         none_inv_freq=None,
     )
     counted = module("transformers.models.llama.modeling_llama", inv_freq=Buffer(floating=False))
     others = [module(home, inv_freq=Buffer()) for home in ("__main__", "transformers_modules.x.modeling")]
     model = SimpleNamespace(modules=lambda: [own, counted, *others])
-    assert [each.buffer for each in frequencies(model)] == [whole, scaled]
+    assert [each.value for each in float32_buffers(model)] == [whole, scaled, bias]
 
 
 def test_engines_are_known_by_the_method_that_casts() -> None:

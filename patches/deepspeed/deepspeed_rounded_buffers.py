@@ -1,23 +1,24 @@
-"""Nothing is printed: under bf16 or fp16 DeepSpeed rounds the frequencies of rotary positions to 16 bits.
+"""Nothing is printed: in bf16 or fp16 DeepSpeed rounds frequencies of rotary positions and biases of
+routers.
 
 What the user sees: nothing. A training in bf16 or fp16 under any stage of ZeRO learns with other positions
 than the model has without DeepSpeed: an angle is a position times a frequency, and of a frequency with
 eight bits a position of a thousand is radians off. It grows with the length of a row: in a tiny Qwen2-VL
-with sharp attention, the logits of a row of 1,500 tokens are 0.48 of the largest off. Where the model is
-used afterwards they are not rounded.
+with sharp attention, the logits of a row of 1,500 tokens are 0.48 of the largest off. And GLM-4.5V's
+routers choose other experts, where biases are nearer to each other than eight bits tell.
 
-Why: the engine casts the whole model, buffers included; transformers multiplies frequencies in float32,
-from what the rounding has left. And under ZeRO-3 ``zero.Init`` casts whatever is made in it: the vision
-towers of transformers 4 make their frequencies of a ``torch.arange`` in float32, which it hands out in 16
-bits, in every release. transformers 5 makes them once more.
+Why: the engine casts the whole model, buffers included; transformers computes with them in float32, from
+what the rounding has left. And under ZeRO-3 ``zero.Init`` casts whatever is made in it: the vision towers
+of transformers 4 make their frequencies of a ``torch.arange`` in float32, which it hands out in 16 bits, in
+every release. transformers 5 makes them once more.
 
 Since the first release. The first of the two ended with https://github.com/deepspeedai/DeepSpeed/pull/8066,
 which 0.19.2 has; the second is in 0.19.8.
 
-The change: once the engine has cast the model, buffers with frequencies of transformers' own rotary modules
-are what they were; those that came rounded are computed again, by the class that made them. Left alone:
-modules of a script or a checkpoint; every other buffer; all of them where ``data_types`` names a
-``buffer_dtype``.
+The change: once the engine has cast the model, these two kinds of buffers are what they were, in
+transformers' own modules; frequencies that came rounded are computed again, by the class that made them.
+Left alone: biases that transformers 4 loaded under ZeRO-3, which came rounded; modules of a script or a
+checkpoint; every other buffer; all of them where ``data_types`` names a ``buffer_dtype``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised, signature
 
-from .._shared.rotary import NAME, Frequencies, frequencies
+from .._shared.float32_buffers import FREQUENCIES, Buffer, float32_buffers
 
 CONFIGURE = "_configure_distributed_model"
 METHOD = f"DeepSpeedEngine.{CONFIGURE}"
@@ -45,13 +46,13 @@ def look(code: Code) -> str | None:
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Put whole frequencies back."""
+    """Put whole buffers back."""
     patch.wrap(module.DeepSpeedEngine, CONFIGURE, configure)
 
 
 def configure(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Around the method that casts the model."""
-    before = list(frequencies(MODEL.of(args, kwargs)))
+    before = list(float32_buffers(MODEL.of(args, kwargs)))
     result = original(self, *args, **kwargs)
     if getattr(self._config, "buffer_dtype", None) is None:
         for each in before:
@@ -59,24 +60,24 @@ def configure(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: 
     return result
 
 
-def put_back(each: Frequencies) -> None:
+def put_back(each: Buffer) -> None:
     """In float32, if they were or can be made so."""
     import torch
 
     now = each.module._buffers[each.name]
     if now.dtype == torch.float32:
         return
-    whole = each.buffer if each.buffer.dtype == torch.float32 else computed_again(each)
+    whole = each.value if each.value.dtype == torch.float32 else computed_again(each)
     if whole is not None:
         each.module._buffers[each.name] = whole.to(now.device)
 
 
-def computed_again(each: Frequencies) -> Any:
+def computed_again(each: Buffer) -> Any:
     """What the module's class makes of the number of frequencies, if that is nearly what there is."""
     import torch
 
     kind = type(each.module)
-    if each.name != NAME or list(signature(kind).parameters) != ["dim", "theta"]:
+    if each.name != FREQUENCIES or list(signature(kind).parameters) != ["dim", "theta"]:
         return None
-    whole = getattr(kind(2 * each.buffer.numel()), NAME)
-    return whole if torch.allclose(whole, each.buffer.float().cpu(), rtol=NEAR) else None
+    whole = getattr(kind(2 * each.value.numel()), FREQUENCIES)
+    return whole if torch.allclose(whole, each.value.float().cpu(), rtol=NEAR) else None
