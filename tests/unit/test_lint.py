@@ -770,3 +770,41 @@ def test_any_configuration_can_be_looked_at(
     made = LaunchConfig()
     configuration.from_file(str(path), made)
     lint(made, around())
+
+
+CHOOSES = """
+def choose(args, model):
+    if args.tune_vision:
+        for name, parameter in model.visual.named_parameters():
+            parameter.requires_grad = True
+    else:
+        model.visual.requires_grad_(False)
+    for parameter in model.model.parameters():
+        parameter.requires_grad = args.tune_llm
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (CHOOSES, ["model.model"]),
+        (CHOOSES.replace("args.tune_llm", "False"), []),  # without a flag the tower is frozen, too
+        (CHOOSES.replace("model.model", "self.model"), []),
+        (CHOOSES.replace("model.model", "model.model.language_model"), []),
+        (CHOOSES + "    model.visual.requires_grad_(False)\n", []),
+        ("model.visual.requires_grad_(False)\nmodel.model.requires_grad_(False)\n", []),
+        ("model.visual.requires_grad_(False)\nmodel.model.requires_grad_()\n", ["model.model"]),
+        ("model.model.requires_grad_()\nmodel.visual.requires_grad_(False)\n", []),
+    ],
+)
+def test_what_overrules_a_choice_for_the_tower_is_named(tmp_path: Path, text: str, found: list[str]) -> None:
+    (tmp_path / "train.py").write_text(text)
+    launch = read("torchrun train.py", "the command", str(tmp_path)).launches[0]
+    told = [each.title.partition(" holds")[0] for each in lint(launch, around()) if each.code == "L29"]
+    assert told == found
+
+
+def test_before_the_tower_was_inside_nothing_overrules(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(CHOOSES)
+    earlier = around(transformers="4.51.3")
+    assert "L29" not in of("torchrun train.py --tune_llm true", tmp_path, earlier)

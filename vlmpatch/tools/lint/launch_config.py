@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from vlmpatch.tools.lint.overruled import Overruled
 from vlmpatch.tools.lint.sliced import Sliced
 from vlmpatch.tools.lint.trainers import Outdated
 from vlmpatch.tools.lint.unfrozen import Refrozen
@@ -59,6 +60,7 @@ class LaunchConfig:
         self.problems: list[Unread] = []
         self.outdated: list[Outdated] = []  # what its own Trainer does not take
         self.refrozen: list[Refrozen] = []  # what get_peft_model freezes again
+        self.overruled: list[Overruled] = []  # what a choice for the whole model decides anew
         self.sliced: Sliced | None = None  # its own sequence parallelism, whose loss nothing divides
         self.generates: bool | None = None  # whether its own Trainer calls generate(); None: not known
 

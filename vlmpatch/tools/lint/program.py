@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from vlmpatch.tools.lint import sliced, trainers, unchecked, unfrozen
+from vlmpatch.tools.lint import overruled, sliced, trainers, unchecked, unfrozen
 from vlmpatch.tools.lint.launch_config import LaunchConfig
 from vlmpatch.tools.lint.modules import Module, parsed, reachable
 from vlmpatch.tools.lint.shell.script import found
@@ -49,6 +49,7 @@ def read(name: str, folder: str, launch: LaunchConfig) -> None:
         launch.outdated = trainers.outdated(modules, lambda test: _truth(test, launch))
         launch.generates = trainers.generate(modules)
         launch.refrozen = unfrozen.refrozen(modules, lambda test: _truth(test, launch))
+        launch.overruled = overruled.overruled(modules, lambda test: _truth(test, launch))
         launch.sliced = sliced.sliced(modules)
     except RecursionError:
         return
