@@ -5,9 +5,9 @@
 What is right is the same command under DDP that searches for unused parameters, without checkpointing and
 without vlmpatch, but for F15 and F110: all losses, norms, evaluations and the parameters at the end. Every
 training that vlmpatch harms or leaves wrong is printed, then how many ended how; exit status 1 where it
-harmed one. A seed draws the same again. ``tests.e2e.drawn_swift_rlhf`` draws KTO and GRPO, too,
-``tests.e2e.drawn_trainer`` trainings of HF Trainer; ``tests.e2e.test_swift_options`` takes ms-swift's options
-one by one.
+harmed one. A seed draws the same again; with ``--wide`` most of these are told one thing more that is rarely
+used. ``tests.e2e.drawn_swift_rlhf`` draws KTO and GRPO, too, ``tests.e2e.drawn_trainer`` trainings of HF
+Trainer; ``tests.e2e.test_swift_options`` takes ms-swift's options one by one.
 """
 
 from __future__ import annotations
@@ -76,6 +76,27 @@ EVALUATION: drawing.Words = {
     "eval_accumulation_steps": (1,),
     "per_device_eval_batch_size": (2,),
 }
+PAIRS = {"task_type": "embedding", "loss_type": "cosine_similarity"}
+FOR_FULL: tuple[dict[str, Any], ...] = (
+    {"tuner_type": "llamapro", "llamapro_num_new_blocks": 2},
+    {"use_galore": True, "galore_rank": 4, "galore_target_modules": ["q_proj", "up_proj"]},
+    {"freeze_parameters_ratio": 1.0, "trainable_parameters": ["lm_head", "model.embed_tokens"]},
+    {"freeze_parameters_ratio": 1.0, "trainable_parameters_regex": r".*(mlp|norm).*"},
+    {"freeze_parameters": ["lm_head"], "freeze_parameters_regex": r".*layers\.0\..*"},
+)
+FOR_LORA: tuple[dict[str, Any], ...] = (
+    {"target_regex": r".*layers\.\d+\..*(q_proj|up_proj)"},
+    {"target_regex": r".*(blocks|layers)\.0\..*(qkv|o_proj)", "freeze_vit": False},
+)
+FOR_ALL: tuple[dict[str, Any], ...] = (
+    {"enable_dft_loss": True},
+    {"enable_channel_loss": True},
+    {"task_type": "seq_cls", "num_labels": 2},
+    {"task_type": "seq_cls", "num_labels": 1, "problem_type": "regression"},
+    PAIRS,
+    {"packing": True, "packing_length": 140, "attn_impl": "flash_attention_2"},
+)
+NO_TEXT = ("use_logits_to_keep", "loss_scale", "acc_strategy", "prediction_loss_only", "group_by_length")
 IMAGES = (0, 0, 1, 1, 1, 2)  # of a row
 OWN_IMAGE = (
     "qwen2_vl",
@@ -89,6 +110,34 @@ def drawn(stack: envs.Stack, seed: int, count: int, kinds: Sequence[str]) -> lis
     """What ``count`` trainings are told."""
     chance = random.Random(seed)
     return [draw(chance, stack.name.startswith("swift3"), kinds) for _ in range(count)]
+
+
+def widened(stack: envs.Stack, seed: int, count: int, kinds: Sequence[str]) -> list[Told]:
+    """The same trainings, most of them told one thing more."""
+    chance = random.Random(f"wide {seed}")
+    every = drawn(stack, seed, count, kinds)
+    return [widen(chance, told, stack.name.startswith("swift3")) for told in every]
+
+
+def widen(chance: random.Random, told: Told, old: bool) -> Told:
+    """``told`` and what is said of its tuner, or of what it learns; nothing of preferences."""
+    arguments = told["arguments"]
+    tuner = arguments["tuner_type"]
+    own = FOR_FULL if tuner == "full" else FOR_LORA if tuner == "lora" else ()
+    more = chance.choice((*own, *own, *FOR_ALL))
+    packed = "packing" in more and (old or told["kind"] not in OWN_IMAGE)
+    if told["verb"] != "sft" or packed or "sequence_parallel_size" in arguments or "streaming" in arguments:
+        return told
+    without = {"target_modules"} if "target_regex" in more else set()
+    if {"tuner_type", "use_galore", "freeze_parameters_ratio"} & set(more):
+        without |= {"vit_lr", "aligner_lr", "freeze_parameters_ratio", "optim", "neftune_noise_alpha"}
+    if "task_type" in more:
+        without |= {*NO_TEXT, "packing", "padding_free", "modules_to_save"}
+    if "packing" in more:
+        without |= {*NOT_TOGETHER, "padding_free", "per_device_train_batch_size"}
+    changed = {name: value for name, value in arguments.items() if name not in without}
+    engine = "ddp_unused" if told["engine"] != "ddp" and "use_galore" in more else told["engine"]
+    return {**told, "engine": engine, "arguments": {**changed, **more}}
 
 
 def draw(chance: random.Random, old: bool, kinds: Sequence[str], verbs: Sequence[str] = VERBS) -> Told:
@@ -255,6 +304,14 @@ def written(told: Told, model: Path, folder: Path) -> dict[str, str]:
             rows[-1]["label"] = number % 2 == 0
         elif told["verb"] == "rlhf":
             rows[-1]["rejected_response"] = row["rejected_response"]
+        elif told["arguments"].get("enable_channel_loss"):
+            rows[-1]["channel"] = f"of {number % 2}"
+        elif told["arguments"].get("task_type") == "embedding":
+            other = {"messages": [answer | {"role": "user"}], "label": number % 2}
+            rows[-1] |= {"positive_messages": [other.pop("messages")], **other}
+            rows[-1]["messages"] = rows[-1]["messages"][:1]
+        elif told["arguments"].get("task_type"):
+            rows[-1] |= {"messages": rows[-1]["messages"][:1], "label": number % 2}
     evaluated = "eval_strategy" in told["arguments"]
     held = (told["held"] or HELD * bool(told["arguments"].get("streaming"))) if evaluated else 0
     parts = {"dataset": rows[held:], "val_dataset": rows[:held]}
@@ -268,7 +325,11 @@ def written(told: Told, model: Path, folder: Path) -> dict[str, str]:
 
 
 def main() -> int:
-    return drawing.main("drawn_swift", __doc__, KINDS, drawn, perform)
+    words = sys.argv[1:]
+    draws = widened if "--wide" in words else drawn
+    return drawing.main(
+        "drawn_swift", __doc__, KINDS, draws, perform, [word for word in words if word != "--wide"]
+    )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from vlmpatch_lab.patience import stretched
 
 TOLERANCE = 1e-5
 RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
+SMOOTHED = {"label_smoothing_factor": 0.1}
 Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
 Make = Callable[[Cell], Any]  # a model, before anything trains it
@@ -917,6 +918,83 @@ def swift_texts(cell: Cell, folder: Path) -> Gradients:
     return found[1]
 
 
+def swift_smoothed(cell: Cell, folder: Path) -> Gradients:
+    """ms-swift that smooths labels, over accumulated batches: as over all the tokens that these teach."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    trainers.know_the_image(folder)
+    own, step = list[Batch](), transformers.Trainer.training_step
+
+    def noting(self: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        own.append({name: inputs[name].clone() for name in SHOWN if inputs.get(name) is not None})
+        return step(self, model, inputs, *args, **kwargs)
+
+    transformers.Trainer.training_step = noting
+    told = {"gradient_accumulation_steps": cell.forwards, "max_steps": 1, "freeze_aligner": False}
+    told["average_tokens_across_devices"] = True
+    with tempfile.TemporaryDirectory(prefix="smoothed-") as name:
+        recorded = trainers.record(Path(name) / "gradients.pt")
+        trainers.swift(cell, folder, Path(name) / "output", **told, **SMOOTHED)
+        found: Gradients = torch.load(recorded[0])
+    every: list[Any] = [None] * WORLD
+    dist.all_gather_object(every, own)
+    batches = [batch for seen in every for batch in seen]
+    labels = [batch.pop("labels")[:, 1:].flatten() for batch in batches]
+    tokens = sum(int((each != samples.IGNORED).sum()) for each in labels)
+    model = _whole_model(folder)(dataclasses.replace(cell, checkpointing="off")).train()
+    for batch, each in zip(batches, labels, strict=True):
+        logits = model(**batch).logits[:, :-1].flatten(0, 1)
+        (_entropy(logits, each, "sum") / tokens).backward()
+    check(found, {name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    return found
+
+
+SHOWN = ("input_ids", "attention_mask", "labels", "pixel_values", "image_grid_thw", "mm_token_type_ids")
+
+
+def swift_spread(cell: Cell, folder: Path, **more: Any) -> Gradients:
+    """ms-swift, a row on two ranks: learns what two rows on a rank each teach, and is evaluated alike."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    trainers.know_the_image(folder)
+    rows, gradients, losses = trainers.rows(folder, "sft"), list[Gradients](), list[float]()
+    for row in rows:
+        row["messages"][1]["content"] = "a cat " * 24  # which reaches over both ranks
+
+    class Noted(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            losses.append(kwargs["metrics"]["eval_loss"])
+
+    trainers.call(Noted)
+    with tempfile.TemporaryDirectory(prefix="spread-") as name:
+        place = Path(name)
+        data = place / "rows.jsonl"
+        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        told = {
+            **{"dataset": str(data), "val_dataset": str(data), "attn_impl": "sdpa", "max_steps": 1},
+            **{"dataset_shuffle": False, "train_dataloader_shuffle": False, "dataloader_num_workers": 0},
+            **{"eval_strategy": "steps", "eval_steps": 1, "per_device_eval_batch_size": 1},
+        }
+        for ranks in (1, WORLD):
+            recorded = trainers.record(place / f"{ranks}.pt")
+            spread = {"sequence_parallel_size": ranks, "gradient_accumulation_steps": ranks}
+            trainers.swift(cell, folder, place / str(ranks), **told, **spread, **more)
+            importlib.import_module("accelerate.state").AcceleratorState._reset_state()
+            gradients.append(torch.load(recorded[0]))
+    check(gradients[1], gradients[0])
+    if not abs(losses[1] - losses[0]) <= TOLERANCE * losses[0]:
+        raise Wrong(f"evaluated to {losses[1]:.4f}, not {losses[0]:.4f}")
+    return gradients[1]
+
+
+def swift_spread_smoothed(cell: Cell, folder: Path) -> Gradients:
+    """The same, labels smoothed."""
+    return swift_spread(cell, folder, **SMOOTHED)
+
+
+def swift_spread_alone(cell: Cell, folder: Path) -> Gradients:
+    """The same, where every row counts alike, whatever its tokens."""
+    return swift_spread(cell, folder, average_tokens_across_devices=False)
+
+
 def trl_images(cell: Cell, folder: Path) -> Gradients:
     """TRL's GRPO, an image on one rank and a text on the other: as where its log is shown no images."""
     trainers = importlib.import_module("tests.lab.trainers")
@@ -1072,15 +1150,24 @@ def own_accelerator(cell: Cell, folder: Path) -> Gradients:
 
 def smoothed(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that smooths the labels of a model that is on no list of language models."""
+    return _accumulated(cell, folder, _whole_model(folder), counted=False, loss=_smoothed, more=SMOOTHED)
 
-    def loss(model: Any, batch: Batch) -> torch.Tensor:
-        logits, labels = model(**batch).logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
-        return torch.nn.functional.cross_entropy(
-            logits, labels, ignore_index=samples.IGNORED, label_smoothing=0.1
-        )
 
-    more = {"label_smoothing_factor": 0.1}
-    return _accumulated(cell, folder, _whole_model(folder), counted=False, loss=loss, more=more)
+def smoothed_windows(cell: Cell, folder: Path) -> Gradients:
+    """The same of one that is, over accumulated batches."""
+    return _accumulated(cell, folder, _llama, counted=True, loss=_smoothed, more=SMOOTHED)
+
+
+def _smoothed(model: Any, batch: Batch) -> torch.Tensor:
+    logits, labels = model(**batch).logits[:, :-1].flatten(0, 1), batch["labels"][:, 1:].flatten()
+    return _entropy(logits, labels)
+
+
+def _entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+    smoothing = SMOOTHED["label_smoothing_factor"]
+    return torch.nn.functional.cross_entropy(
+        logits, labels, ignore_index=samples.IGNORED, reduction=reduction, label_smoothing=smoothing
+    )
 
 
 def static_graph(cell: Cell, folder: Path) -> Gradients:
@@ -1242,12 +1329,17 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "prefix": prefix,
     "projected": projected,
     "smoothed": smoothed,
+    "smoothed_windows": smoothed_windows,
     "static_graph": static_graph,
     "old_sampler": old_sampler,
     "own_head": own_head,
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
+    "swift_smoothed": swift_smoothed,
+    "swift_spread": swift_spread,
+    "swift_spread_alone": swift_spread_alone,
+    "swift_spread_smoothed": swift_spread_smoothed,
     "swift_texts": swift_texts,
     "trl_images": trl_images,
     "short_window": short_window,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e import drawn_swift_rlhf, drawn_trl
+from tests.e2e import drawn_swift, drawn_swift_rlhf, drawn_trl
 from tests.e2e.drawing import Told
 from tests.lab import envs
 
@@ -15,6 +15,7 @@ STACKS = envs.read_stacks()
 Draw = Callable[[int, int], list[Told]]
 DRAWS: dict[str, Draw] = {
     "rlhf": lambda seed, count: drawn_swift_rlhf.drawn(STACKS["swift341"], seed, count, ["qwen2_vl"]),
+    "wide": lambda seed, count: drawn_swift.widened(STACKS["swift460"], seed, count, ["qwen2_vl"]),
     "trl": lambda seed, count: drawn_trl.drawn(STACKS["trl024"], seed, count, ["qwen2_vl"]),
 }
 
@@ -45,3 +46,16 @@ def test_what_knows_no_images_is_handed_none() -> None:
 def test_what_is_drawn_of_rlhf_is_of_its_verbs() -> None:
     verbs = Counter(told["arguments"]["rlhf_type"] for told in DRAWS["rlhf"](0, 200))
     assert set(verbs) == set(drawn_swift_rlhf.VERBS)
+
+
+def test_what_is_drawn_wide_is_what_is_drawn_and_one_thing_more() -> None:
+    plain = drawn_swift.drawn(STACKS["swift460"], 0, 200, ["qwen2_vl"])
+    wide = drawn_swift.widened(STACKS["swift460"], 0, 200, ["qwen2_vl"])
+    assert plain == drawn_swift.drawn(STACKS["swift460"], 0, 200, ["qwen2_vl"])
+    more = [
+        set(told["arguments"]) - set(before["arguments"]) for before, told in zip(plain, wide, strict=True)
+    ]
+    every = (*drawn_swift.FOR_FULL, *drawn_swift.FOR_LORA, *drawn_swift.FOR_ALL)
+    assert {name for names in more for name in names} <= {name for each in every for name in each}
+    assert sum(map(bool, more)) > 50
+    assert all(drawn_swift.measure(told)["engine"] == "ddp_unused" for told in wide)
