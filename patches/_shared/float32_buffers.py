@@ -24,7 +24,7 @@ def float32_buffers(model: Any) -> Iterator[Buffer]:
     What a module of a script or a checkpoint makes of a buffer of such a name is its own.
     """
     for module in model.modules():
-        if type(module).__module__.startswith(HOME):
+        if str(type(module).__module__).startswith(HOME):  # a class may have anything there, or nothing
             for name, value in module._buffers.items():
                 known = name.endswith(FREQUENCIES) or name == BIAS
                 if known and value is not None and value.is_floating_point():

@@ -35,7 +35,7 @@ class Buffer:
         return self.floating
 
 
-def module(home: str, **buffers: Any) -> Any:
+def module(home: Any, **buffers: Any) -> Any:
     kind = type("Rotary", (), {"__module__": home})
     made: Any = kind()
     made._buffers = buffers
@@ -53,7 +53,8 @@ def test_buffers_are_those_of_transformers_modules() -> None:
         none_inv_freq=None,
     )
     counted = module("transformers.models.llama.modeling_llama", inv_freq=Buffer(floating=False))
-    others = [module(home, inv_freq=Buffer()) for home in ("__main__", "transformers_modules.x.modeling")]
+    homes: tuple[Any, ...] = ("__main__", "transformers_modules.x.modeling", None, 7)
+    others = [module(home, inv_freq=Buffer()) for home in homes]
     model = SimpleNamespace(modules=lambda: [own, counted, *others])
     assert [each.value for each in float32_buffers(model)] == [whole, scaled, bias]
 
