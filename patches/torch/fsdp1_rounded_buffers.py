@@ -47,7 +47,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Name no dtype for them."""
 
     def dtypes(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        kept = {id(each.value) for each in float32_buffers(ROOT.of(args, kwargs))}
+        import torch
+
+        known = float32_buffers(ROOT.of(args, kwargs))
+        # One that a script has rounded may be asked for in float32.
+        kept = {id(each.value) for each in known if each.value.dtype == torch.float32}
         buffers, named = original(*args, **kwargs)
         return buffers, [None if id(b) in kept else dtype for b, dtype in zip(buffers, named, strict=True)]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from vlmpatch.tools.lint.modules import Module
+from vlmpatch.tools.lint.unfrozen import Taken, bodies
 
-Taken = Callable[[ast.expr], bool | None]
 _TOWER, _WHOLE = "visual", "model"
 
 
@@ -39,18 +39,11 @@ def overruled(modules: Sequence[Module], taken: Taken = lambda test: None) -> li
     for module in modules:
         if f".{_TOWER}" not in module.text or "requires_grad" not in module.text:
             continue
-        for body in _bodies(module.tree):
+        for body in bodies(module.tree):
             for choice in _again(list(_choices(body, taken))):
                 where = f"{os.path.basename(module.path)}:{choice.line}"
                 found.append(Overruled(".".join(choice.path), where))
     return found
-
-
-def _bodies(tree: ast.Module) -> Iterator[Sequence[ast.stmt]]:
-    yield tree.body
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield node.body
 
 
 def _again(choices: Sequence[_Choice]) -> Iterator[_Choice]:

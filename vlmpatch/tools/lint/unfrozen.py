@@ -41,13 +41,14 @@ def refrozen(modules: Sequence[Module], taken: Taken = lambda test: None) -> lis
     for module in modules:
         if _PEFT not in module.text or _KEPT in module.text:
             continue
-        for body in _bodies(module.tree):
+        for body in bodies(module.tree):
             for event in _lost(list(_events(body, taken))):
                 found.append(Refrozen(event.part, f"{os.path.basename(module.path)}:{event.line}"))
     return found
 
 
-def _bodies(tree: ast.Module) -> Iterator[Sequence[ast.stmt]]:
+def bodies(tree: ast.Module) -> Iterator[Sequence[ast.stmt]]:
+    """What a module runs, and what each of its functions does."""
     yield tree.body
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
