@@ -12,6 +12,7 @@ from types import CodeType, FunctionType
 from typing import Any
 
 METHOD, COUNT = "compute_loss", "num_items_in_batch"
+STEPS = "gradient_accumulation_steps"
 OURS = "vlmpatch."
 
 
@@ -29,6 +30,17 @@ def text_of(method: Any) -> str:
     return "\n".join(_source(layer.__code__) for layer in layers_of(method))
 
 
+def own_layers_of(cls: type, owner: type) -> Iterator[Any]:
+    """Every ``compute_loss`` of ``cls`` that a script has put around that of ``owner``."""
+    own = itertools.takewhile(lambda base: base is not owner, cls.__mro__)
+    return (vars(base)[METHOD] for base in own if METHOD in vars(base))
+
+
+def divides_itself(cls: type, owner: type) -> bool:
+    """Whether one of them divides by steps."""
+    return any(STEPS in text_of(method) for method in own_layers_of(cls, owner))
+
+
 def uses_count(cls: type, trainer: type) -> bool:
     """Whether a ``compute_loss`` of ``cls`` does more with the number than hand it to another.
 
@@ -37,8 +49,7 @@ def uses_count(cls: type, trainer: type) -> bool:
         trainer: transformers' own, whose ``compute_loss`` is not looked at; a script may have put another
             class in its place, of which ``cls`` knows nothing.
     """
-    own = [*itertools.takewhile(lambda base: base is not trainer, cls.__mro__)]
-    methods = [vars(base)[METHOD] for base in own if METHOD in vars(base)]
+    methods = own_layers_of(cls, trainer)
     return any(_uses(layer.__code__) for method in methods for layer in layers_of(method))
 
 

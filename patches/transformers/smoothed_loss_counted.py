@@ -20,7 +20,6 @@ https://github.com/huggingface/transformers/pull/47261
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -29,11 +28,10 @@ from typing import Any
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.by_identity import ByIdentity
-from .._shared.compute_losses import COUNT, METHOD, text_of
+from .._shared.compute_losses import COUNT, METHOD, divides_itself, text_of
 
 TRAINER, SMOOTHER, SWIFT = "Trainer", "label_smoother", "Seq2SeqTrainer"
 HANDS_ON = f"self.{SMOOTHER}(outputs, labels, {COUNT}"
-STEPS = "gradient_accumulation_steps"
 OF_THE_ROW = "reduce_outputs"  # older releases of ms-swift make a row's loss of its parts' afterwards
 MODEL, GIVEN = Argument(0, "model"), Argument(3, COUNT)  # of ``compute_loss``
 LABELS, SHIFT, TAKEN = Argument(1, "labels"), Argument(2, "shift_labels"), Argument(3, COUNT)
@@ -108,8 +106,3 @@ def divided(loss: Any, learned: Any, count: Any) -> Any:
     whole = count.to(loss.device) if torch.is_tensor(count) else count
     return (loss * (learned.to(loss.device) / whole)).where(learned.to(loss.device) > 0, 0.0)
 
-
-def divides_itself(cls: type, owner: type) -> bool:
-    """Whether a ``compute_loss`` of a script around that of ``owner`` divides by steps."""
-    own = itertools.takewhile(lambda base: base is not owner, cls.__mro__)
-    return any(STEPS in text_of(vars(base)[METHOD]) for base in own if METHOD in vars(base))
