@@ -105,4 +105,3 @@ def divided(loss: Any, learned: Any, count: Any) -> Any:
 
     whole = count.to(loss.device) if torch.is_tensor(count) else count
     return (loss * (learned.to(loss.device) / whole)).where(learned.to(loss.device) > 0, 0.0)
-

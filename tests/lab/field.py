@@ -36,6 +36,7 @@ SMOOTHED = {"label_smoothing_factor": 0.1}
 Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
 Make = Callable[[Cell], Any]  # a model, before anything trains it
+Right = Callable[[list[list[Batch]]], tuple[Gradients, float]]  # of the batches of every rank, and their loss
 Feed = Callable[[Any, Batch], Batch]  # what a template makes of a batch, with the model's help
 
 
@@ -1170,6 +1171,32 @@ def _entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean"
     )
 
 
+def routed(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer that counts tokens over ranks, of experts whose routers have a loss."""
+    more = {"average_tokens_across_devices": True}
+    return _accumulated(cell, folder, _experts, counted=True, more=more, right=_routed_right)
+
+
+def _experts(cell: Cell | None = None) -> Any:
+    transformers.set_seed(3)
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    told = {"shared_expert_intermediate_size": 32, "output_router_logits": True, "router_aux_loss_coef": 0.5}
+    return transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(**TEXT, **experts, **told))
+
+
+def _routed_right(own: list[list[Batch]]) -> tuple[Gradients, float]:
+    batches = [batch for of_a_rank in own for batch in of_a_rank]
+    tokens = [int((batch["labels"][:, 1:] != samples.IGNORED).sum()) for batch in batches]
+    model, total = _experts().train(), 0.0
+    for batch, here in zip(batches, tokens, strict=True):
+        outputs = model(**batch)
+        routers = outputs.aux_loss * model.router_aux_loss_coef
+        loss = (outputs.loss - routers) * here / sum(tokens) + routers / len(batches)
+        loss.backward()
+        total += loss.item()
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}, total
+
+
 def static_graph(cell: Cell, folder: Path) -> Gradients:
     """DDP that was told so, over two windows of the same micro-batches."""
     right = plain(cell, folder)
@@ -1238,10 +1265,11 @@ def _accumulated(
     ordered: bool = False,
     loss: Callable[[Any, Batch], torch.Tensor] = lambda model, batch: model(**batch).loss,
     more: dict[str, Any] | None = None,
+    right: Right | None = None,
 ) -> Gradients:
     """A window of HF Trainer, or of ``base``; ``ordered`` where that takes the data in their order.
 
-    ``more`` is told the Trainer, too.
+    ``more`` is told the Trainer, too; ``right`` says what is right, where it is no mean of ``loss`` says.
     """
     trainers = importlib.import_module("tests.lab.trainers")
     own = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
@@ -1264,11 +1292,10 @@ def _accumulated(
         if hasattr(transformers.TrainingArguments, "average_tokens_across_devices"):
             said["average_tokens_across_devices"] = False
         settings = transformers.TrainingArguments(
-            **said,
+            **{**said, **(more or {})},
             gradient_accumulation_steps=cell.forwards,
             remove_unused_columns=False,
             logging_steps=1,
-            **(more or {}),
         )
         recorded = trainers.record(Path(place) / "gradients.pt")
         data = [batch for turn in zip(*own, strict=True) for batch in turn]
@@ -1277,8 +1304,8 @@ def _accumulated(
         )
         trainer.train()
         found: Gradients = torch.load(recorded[0])
-    right, mean = _accumulated_right(cell, make, own, counted, loss)
-    check(found, right)
+    wanted, mean = right(own) if right else _accumulated_right(cell, make, own, counted, loss)
+    check(found, wanted)
     logged = next(entry["loss"] for entry in trainer.state.log_history if "loss" in entry)
     if not abs(logged - mean) <= 1e-3 * mean:  # it is rounded to four digits
         raise Wrong(f"the logged loss is {logged}, not {mean:.4f}")
@@ -1328,6 +1355,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "projected": projected,
+    "routed": routed,
     "smoothed": smoothed,
     "smoothed_windows": smoothed_windows,
     "static_graph": static_graph,
