@@ -1,38 +1,43 @@
 """Nothing is seen, or a loss that grows with ``gradient_accumulation_steps``, and gradients with it.
 
-What the user sees: with Gemma 3, LLaVA, PaliGemma or Idefics, a batch of 4 and four accumulated batches of 1
-train differently; the loss of the second is 4 times as high.
+What the user sees: with Gemma 3, LLaVA, PaliGemma, Idefics, Qwen2.5-Omni or Phi-4-multimodal, or a head
+that classifies sequences or images, a batch of 4 and four accumulated batches of 1 train differently; the
+loss of the second is 4 times as high, times the ranks where tokens are averaged across devices.
 
 Why: their ``forward`` ends in ``**kwargs``, from which the Trainer concludes that they divide the loss by the
-number of tokens it hands them. They compute their loss themselves and ignore it, and nobody divides.
+number of tokens it hands them. They compute their loss themselves and ignore it, or call the loss of their
+kind without it, or that one ignores it (regression, several labels), and nobody divides.
 
-Since transformers 4.46.2, until each model's own loss went, most of them by 4.52; in remote code, still.
+Since transformers 4.46.2, until each model's own loss went, most of the vision-language models by 5.19; of
+classifiers, and in remote code, still.
 
-The change: a Trainer whose model's ``forward`` has a cross entropy of its own and never uses the number takes
-the model for one that does not divide. A model that says ``accepts_loss_kwargs`` itself is left alone, and
-one of a script's own whose ``forward`` hands the number on: to a function that may divide by it, or to a
-model that gets the labels. So is a Trainer whose own ``compute_loss`` does something with the number.
+The change: a Trainer whose model's ``forward`` has a loss and never uses the number takes the model for one
+that does not divide. A model that says ``accepts_loss_kwargs`` itself is left alone, and one of a script's
+own whose ``forward`` hands the number on: to a function that may divide by it, or to a model that gets the
+labels. So is a Trainer whose own ``compute_loss`` does something with the number.
 
-Upstream: https://github.com/huggingface/transformers/issues/39123
+Upstream: https://github.com/huggingface/transformers/issues/39123,
+https://github.com/huggingface/transformers/issues/47688
 """
 
 from __future__ import annotations
 
 import ast
 import inspect
-import textwrap
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from .._shared.compute_losses import uses_count
+from .._shared.compute_losses import COUNT, uses_count
 
 ACCEPTS = "model_accepts_loss_kwargs"
 OWN_LOSS = ("CrossEntropyLoss(", "cross_entropy(")
-USES_COUNT = ("loss_function(", "num_items_in_batch", "loss_kwargs)")
-LABELS = "labels"
+LOSS, LABELS = "loss", "labels"
+KIND = "self.loss_function("  # the loss of a model's kind
+CLASSIFIES = "ForSequenceClassificationLoss"
+UNCOUNTED = ("regression", "multi_label_classification")  # kinds of it that ignore the number
 UPSTREAM = "transformers.models."  # Gemma 3n hands labels and number to a model that computes no loss
 
 
@@ -68,9 +73,23 @@ def ignores_count(model: Any) -> bool:
         source = inspect.getsource(inspect.unwrap(type(base).forward))
     except (OSError, TypeError):
         return False
-    if not any(own in source for own in OWN_LOSS) or any(used in source for used in USES_COUNT):
+    if COUNT in source or LOSS not in source or not (function := _parsed(source)):
         return False
-    return type(base).__module__.startswith(UPSTREAM) or not hands_on(source, base)
+    own = any(each in source for each in OWN_LOSS)
+    handed = _handed(function)
+    if any(LOSS in ast.unparse(call.func) for call in handed):
+        return is_uncounted(base)
+    if str(type(base).__module__).startswith(UPSTREAM):
+        return own or not any(_labelled(function, call) for call in handed)
+    return (own or KIND in source) and not hands_on(source, base)
+
+
+def is_uncounted(model: Any) -> bool:
+    """Whether ``model`` classifies by a loss that is a mean, whatever number it is handed."""
+    if getattr(getattr(model, "loss_function", None), "__name__", None) != CLASSIFIES:
+        return False
+    kind = getattr(model.config, "problem_type", None)
+    return kind in UNCOUNTED or (kind is None and model.config.num_labels == 1)
 
 
 def hands_on(source: str, model: Any) -> bool:
@@ -82,18 +101,38 @@ def hands_on(source: str, model: Any) -> bool:
         source: of the ``forward``.
         model: it belongs to.
     """
-    try:
-        function = ast.parse(textwrap.dedent(source)).body[0]
-    except SyntaxError:  # of a text that stands further left than its function
+    function = _parsed(source)
+    if function is None:
         return True
-    if not isinstance(function, ast.FunctionDef) or function.args.kwarg is None:
-        return False
-    taken, rest = function.args, function.args.kwarg.arg
+    handed = _handed(function)
+    return any(_labelled(function, call) or not _is_model(call.func, model) for call in handed)
+
+
+def _parsed(source: str) -> ast.FunctionDef | None:
+    """None of what is no function's text.
+
+    One of a class is not dedented first, for its strings may stand further left.
+    """
+    try:
+        body = ast.parse(f"if True:\n{source}" if source[:1].isspace() else source).body[0]
+    except SyntaxError:
+        return None
+    function = body.body[0] if isinstance(body, ast.If) else body
+    return function if isinstance(function, ast.FunctionDef) else None
+
+
+def _handed(function: ast.FunctionDef) -> list[ast.Call]:
+    """The calls that are handed what ``function`` takes by ``**``, or something made of it."""
+    rest = function.args.kwarg
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return [call for call in calls if rest is not None and _given(call, rest.arg)]
+
+
+def _labelled(function: ast.FunctionDef, call: ast.Call) -> bool:
+    """Whether ``call``, which is handed what ``function`` takes by ``**``, gets the labels as well."""
+    taken = function.args
     named = {each.arg for each in (*taken.posonlyargs, *taken.args, *taken.kwonlyargs)}
-    calls = [node for node in ast.walk(function) if isinstance(node, ast.Call) and _given(node, rest)]
-    return any(
-        LABELS not in named or _given(each, LABELS) or not _is_model(each.func, model) for each in calls
-    )
+    return LABELS not in named or _given(call, LABELS)
 
 
 def _given(call: ast.Call, name: str) -> bool:

@@ -32,6 +32,7 @@ from vlmpatch_lab.patience import stretched
 
 TOLERANCE = 1e-5
 RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
+KINDS = 3  # of rows, for a head that tells them apart
 SMOOTHED = {"label_smoothing_factor": 0.1}
 Gradients = dict[str, torch.Tensor]
 Batch = dict[str, torch.Tensor]
@@ -1171,6 +1172,23 @@ def _entropy(logits: torch.Tensor, labels: torch.Tensor, reduction: str = "mean"
     )
 
 
+def classified(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over accumulated batches, of a head that says of which kind a row is."""
+    more = {"average_tokens_across_devices": True}
+    return _accumulated(cell, folder, _classifier, counted=False, more=more, fed=_kinds)
+
+
+def _classifier(cell: Cell | None = None) -> Any:
+    transformers.set_seed(3)
+    kinds = {"num_labels": KINDS, "pad_token_id": 0, "problem_type": "single_label_classification"}
+    return transformers.LlamaForSequenceClassification(transformers.LlamaConfig(**{**TEXT, **kinds}))
+
+
+def _kinds(batch: Batch) -> Batch:
+    text = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    return {**text, "labels": batch["input_ids"].sum(dim=1) % KINDS}
+
+
 def routed(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that counts tokens over ranks, of experts whose routers have a loss."""
     more = {"average_tokens_across_devices": True}
@@ -1266,13 +1284,17 @@ def _accumulated(
     loss: Callable[[Any, Batch], torch.Tensor] = lambda model, batch: model(**batch).loss,
     more: dict[str, Any] | None = None,
     right: Right | None = None,
+    fed: Callable[[Batch], Batch] | None = None,
 ) -> Gradients:
     """A window of HF Trainer, or of ``base``; ``ordered`` where that takes the data in their order.
 
-    ``more`` is told the Trainer, too; ``right`` says what is right, where it is no mean of ``loss`` says.
+    ``more`` is told the Trainer, too; ``right`` says what is right, where it is no mean of ``loss``.
+    ``fed`` makes of a batch what the model takes.
     """
     trainers = importlib.import_module("tests.lab.trainers")
     own = [samples.make_batches(cell, folder, rank) for rank in range(WORLD)]
+    if fed:
+        own = [[fed(batch) for batch in batches] for batches in own]
     if counted:
         text = ("input_ids", "attention_mask", "labels")
         own = [[{name: batch[name] for name in text} for batch in batches] for batches in own]
@@ -1324,7 +1346,7 @@ def _accumulated_right(
     total = 0.0
     for batches in own:
         tokens = [int((batch["labels"] != samples.IGNORED).sum()) for batch in batches]
-        seen = [int((batch["labels"][:, 1:] != samples.IGNORED).sum()) for batch in batches]
+        seen = [int((batch["labels"][..., 1:] != samples.IGNORED).sum()) for batch in batches]
         for batch, here in zip(batches, seen, strict=True):
             share = here / sum(tokens) if counted else 1 / len(batches)
             loading.forget(model)
@@ -1355,6 +1377,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "prefix": prefix,
     "projected": projected,
+    "classified": classified,
     "routed": routed,
     "smoothed": smoothed,
     "smoothed_windows": smoothed_windows,

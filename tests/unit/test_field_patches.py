@@ -546,6 +546,88 @@ def test_what_may_be_absent_from_an_adapters_checkpoint(
     assert "load_checkpoint" not in vars(engine)
 
 
+class Head:
+    """Of a transformers model, as far as this goes."""
+
+    __module__ = "transformers.models.llama.modeling_llama"
+
+    def __init__(self, kind: str | None = "single_label_classification", labels: int = 3) -> None:
+        self.config = SimpleNamespace(problem_type=kind, num_labels=labels)
+
+    def loss_function(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def model(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class Dropping(Head):
+    """Its text has a string that stands further left."""
+
+    __module__ = Head.__module__
+
+    def forward(self, x: Any, labels: Any = None, **kwargs: Any) -> Any:
+        """
+        Of shape [1].
+        """
+        self.model(x, **kwargs)
+        return self.loss_function(x, labels)
+
+
+class Handing(Head):
+    __module__ = Head.__module__
+
+    def forward(self, x: Any, labels: Any = None, **kwargs: Any) -> Any:
+        self.model(x, **kwargs)
+        return self.loss_function(x, labels, **kwargs)
+
+
+class Inner(Head):
+    __module__ = Head.__module__
+
+    def forward(self, x: Any, labels: Any = None, **kwargs: Any) -> Any:
+        loss = self.model(x, labels=labels, **kwargs)
+        return loss
+
+
+class Scripts(Dropping):
+    """A script's own, which hands the number to what may use it."""
+
+    __module__ = "finetune"
+
+    def forward(self, x: Any, labels: Any = None, **kwargs: Any) -> Any:
+        print(x, kwargs)
+        return self.loss_function(x, labels)
+
+
+class Said(Dropping):
+    __module__ = Head.__module__
+    accepts_loss_kwargs = True
+
+
+@pytest.mark.parametrize(
+    ("model", "ignored"),
+    [(Dropping, True), (Handing, False), (Inner, False), (Scripts, False), (Said, False)],
+)
+def test_a_head_that_drops_the_number_of_tokens(model: type[Head], ignored: bool) -> None:
+    assert patch_file("loss-kwargs-ignored").ignores_count(model()) is ignored
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "ignored"),
+    [
+        ("regression", 3, True),
+        ("multi_label_classification", 3, True),
+        ("single_label_classification", 3, False),
+        (None, 1, True),
+        (None, 3, False),
+    ],
+)
+def test_a_loss_that_ignores_the_number_of_tokens(kind: str | None, labels: int, ignored: bool) -> None:
+    patch, model = patch_file("loss-kwargs-ignored"), Handing(kind, labels)
+    assert patch.ignores_count(model) is False
+    vars(model)["loss_function"] = type("Loss", (), {"__name__": patch.CLASSIFIES})()
+    assert patch.ignores_count(model) is ignored
+
+
 class LanguageModel:
     """What a forward may call: a model."""
 
