@@ -1,22 +1,26 @@
 """Nothing is seen, or a loss that grows with ``gradient_accumulation_steps``, and gradients with it.
 
-What the user sees: with Gemma 3, LLaVA, PaliGemma, Idefics, Qwen2.5-Omni or Phi-4-multimodal, or a head
-that classifies sequences or images, a batch of 4 and four accumulated batches of 1 train differently; the
-loss of the second is 4 times as high, times the ranks where tokens are averaged across devices.
+What the user sees: with Qwen2-VL and Qwen2.5-VL on transformers 4.53 to 4.55, with Gemma 3, LLaVA,
+PaliGemma, Idefics, Qwen2.5-Omni or Phi-4-multimodal, or a head that classifies sequences or images, a batch
+of 4 and four accumulated batches of 1 train differently; the loss of the second is 4 times as high, times
+the ranks where tokens are averaged across devices.
 
-Why: their ``forward`` ends in ``**kwargs``, from which the Trainer concludes that they divide the loss by the
-number of tokens it hands them. They compute their loss themselves and ignore it, or call the loss of their
-kind without it, or that one ignores it (regression, several labels), and nobody divides.
+Why: their ``forward`` ends in ``**kwargs``, from which the Trainer concludes that they divide the loss by
+the number of tokens it hands them. They compute their loss themselves and ignore it, or call the loss of
+their kind without it, or that one ignores it (regression, several labels), and nobody divides.
 
-Since transformers 4.46.2, until each model's own loss went, most of the vision-language models by 5.19; of
-classifiers, and in remote code, still.
+Since transformers 4.46.2, Qwen2-VL, Qwen2.5-VL and GLM-4V from 4.53.0 until 4.56; others until each model's
+own loss went, most of the vision-language models by 5.19; of classifiers, and in remote code, still.
 
 The change: a Trainer whose model's ``forward`` has a loss and never uses the number takes the model for one
-that does not divide. A model that says ``accepts_loss_kwargs`` itself is left alone, and one of a script's
-own whose ``forward`` hands the number on: to a function that may divide by it, or to a model that gets the
-labels. So is a Trainer whose own ``compute_loss`` does something with the number.
+that does not divide. A model that says ``accepts_loss_kwargs`` itself, or was given another loss function,
+is left alone, and one of a script's own whose ``forward`` hands the number on: to a function that may
+divide by it, or to a model that gets the labels. So is a Trainer that smooths labels, that says itself
+whether its loss is divided, or whose own ``compute_loss`` does something with the number or divides by
+steps.
 
 Upstream: https://github.com/huggingface/transformers/issues/39123,
+https://github.com/huggingface/transformers/pull/40333,
 https://github.com/huggingface/transformers/issues/47688
 """
 
@@ -30,12 +34,14 @@ from typing import Any
 
 from vlmpatch.api import Code, Patch
 
-from .._shared.compute_losses import COUNT, uses_count
+from .._shared.compute_losses import COUNT, divides_itself, uses_count
 
 ACCEPTS = "model_accepts_loss_kwargs"
+ELSEWHERE = ("label_smoother", "loss_is_scaled_for_ga")  # a loss of the Trainer's, and what 5.19 asks a class
 OWN_LOSS = ("CrossEntropyLoss(", "cross_entropy(")
 LOSS, LABELS = "loss", "labels"
 KIND = "self.loss_function("  # the loss of a model's kind
+GIVEN = "_loss_function"  # where transformers keeps one that a script sets
 CLASSIFIES = "ForSequenceClassificationLoss"
 UNCOUNTED = ("regression", "multi_label_classification")  # kinds of it that ignore the number
 UPSTREAM = "transformers.models."  # Gemma 3n hands labels and number to a model that computes no loss
@@ -53,11 +59,17 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def construct(original: Callable[..., None], self: Any, /, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        own = uses_count(type(self), trainer)
-        if getattr(self, ACCEPTS, False) and not own and ignores_count(self.model):
+        if getattr(self, ACCEPTS, False) and is_left_to_it(self, trainer) and ignores_count(self.model):
             patch.replace(self, ACCEPTS, False)
 
     patch.wrap(trainer, "__init__", construct)
+
+
+def is_left_to_it(self: Any, trainer: type) -> bool:
+    """Whether a Trainer has its loss of the model, and nothing of its class divides it."""
+    if any(getattr(self, name, None) is not None for name in ELSEWHERE):
+        return False
+    return not uses_count(type(self), trainer) and not divides_itself(type(self), trainer)
 
 
 def ignores_count(model: Any) -> bool:
@@ -67,10 +79,10 @@ def ignores_count(model: Any) -> bool:
         if hasattr(model, "peft_config") and hasattr(model, "get_base_model")
         else model
     )
-    if hasattr(type(base), "accepts_loss_kwargs"):
+    if hasattr(base, "accepts_loss_kwargs") or hasattr(base, GIVEN):
         return False
     try:
-        source = inspect.getsource(inspect.unwrap(type(base).forward))
+        source = inspect.getsource(inspect.unwrap(base.forward))  # Liger gives a model one of its own
     except (OSError, TypeError):
         return False
     if COUNT in source or LOSS not in source or not (function := _parsed(source)):

@@ -611,6 +611,35 @@ def test_a_head_that_drops_the_number_of_tokens(model: type[Head], ignored: bool
     assert patch_file("loss-kwargs-ignored").ignores_count(model()) is ignored
 
 
+def test_what_is_said_of_one_model_or_given_to_it_stands() -> None:
+    patch = patch_file("loss-kwargs-ignored")
+    said, given, replaced = Dropping(), Dropping(), Dropping()
+    vars(said)["accepts_loss_kwargs"] = True
+    vars(given)["_loss_function"] = print
+    vars(replaced)["forward"] = Handing().forward  # as Liger gives it another
+    assert not any(map(patch.ignores_count, (said, given, replaced)))
+
+
+class Dividing(SimpleNamespace):
+    """A Trainer of a script that knows that nobody divides."""
+
+    def compute_loss(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
+        return model(**inputs).loss / self.args.gradient_accumulation_steps
+
+
+@pytest.mark.parametrize(
+    ("trainer", "left"),
+    [
+        (SimpleNamespace(label_smoother=None, loss_is_scaled_for_ga=None), True),
+        (SimpleNamespace(label_smoother=print), False),
+        (SimpleNamespace(loss_is_scaled_for_ga=False), False),
+        (Dividing(), False),
+    ],
+)
+def test_a_trainer_whose_loss_is_not_left_to_the_model(trainer: Any, left: bool) -> None:
+    assert patch_file("loss-kwargs-ignored").is_left_to_it(trainer, SimpleNamespace) is left
+
+
 @pytest.mark.parametrize(
     ("kind", "labels", "ignored"),
     [
