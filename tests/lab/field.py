@@ -960,12 +960,7 @@ def swift_spread(cell: Cell, folder: Path, **more: Any) -> Gradients:
     rows, gradients, losses = trainers.rows(folder, "sft"), list[Gradients](), list[float]()
     for row in rows:
         row["messages"][1]["content"] = "a cat " * 24  # which reaches over both ranks
-
-    class Noted(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            losses.append(kwargs["metrics"]["eval_loss"])
-
-    trainers.call(Noted)
+    trainers.call(lambda: Evaluated(losses))
     with tempfile.TemporaryDirectory(prefix="spread-") as name:
         place = Path(name)
         data = place / "rows.jsonl"
@@ -982,9 +977,60 @@ def swift_spread(cell: Cell, folder: Path, **more: Any) -> Gradients:
             importlib.import_module("accelerate.state").AcceleratorState._reset_state()
             gradients.append(torch.load(recorded[0]))
     check(gradients[1], gradients[0])
-    if not abs(losses[1] - losses[0]) <= TOLERANCE * losses[0]:
-        raise Wrong(f"evaluated to {losses[1]:.4f}, not {losses[0]:.4f}")
+    check_evaluated(losses)
     return gradients[1]
+
+
+class Evaluated(transformers.TrainerCallback):  # type: ignore[misc]
+    """Notes what each evaluation comes to."""
+
+    def __init__(self, losses: list[float]) -> None:
+        self.losses = losses
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.losses.append(kwargs["metrics"]["eval_loss"])
+
+
+def check_evaluated(losses: list[float]) -> None:
+    """The second of two is as the first, which is right."""
+    right, found = losses
+    if not abs(found - right) <= TOLERANCE * right:
+        raise Wrong(f"evaluated to {found:.4f}, not {right:.4f}")
+
+
+def swift_pairs(cell: Cell, folder: Path) -> Gradients:
+    """ms-swift that trains embeddings of pairs over accumulated batches: as in one batch of all of them."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    trainers.know_the_image(folder)
+    found, losses = list[Gradients](), list[float]()
+    trainers.call(lambda: Evaluated(losses))
+    with tempfile.TemporaryDirectory(prefix="pairs-") as name:
+        data = str(_pairs(trainers.rows(folder, "sft"), Path(name)))
+        told = {
+            **{"task_type": "embedding", "loss_type": "cosine_similarity", "max_steps": 1},
+            **{"dataset": data, "val_dataset": data, "eval_strategy": "steps", "eval_steps": 1},
+            "prediction_loss_only": True,  # the metrics of embeddings ask for scikit-learn
+        }
+        for together, steps in ((cell.forwards, 1), (1, cell.forwards)):
+            recorded = trainers.record(Path(name) / f"{steps}.pt")
+            batches = {"per_device_train_batch_size": together, "gradient_accumulation_steps": steps}
+            trainers.swift(cell, folder, Path(name) / "output", **told, **batches)
+            found.append(torch.load(recorded[0]))
+    check(found[1], found[0])
+    check_evaluated(losses)
+    return found[1]
+
+
+def _pairs(rows: list[dict[str, Any]], folder: Path) -> Path:
+    """Every question beside its answer, every second of them as what it is not."""
+    path = folder / "pairs.jsonl"
+    with path.open("w") as out:
+        for number, row in enumerate(rows[: 2 * WORLD]):
+            asked, answer = row["messages"]
+            other = [answer | {"role": "user"}]
+            pair = {**row, "messages": [asked], "positive_messages": [other], "label": number % 2}
+            out.write(json.dumps(pair) + "\n")
+    return path
 
 
 def swift_spread_smoothed(cell: Cell, folder: Path) -> Gradients:
@@ -1387,6 +1433,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "rehearsed": rehearsed,
     "rehearsed_by_trainer": rehearsed_by_trainer,
     "trained_again": trained_again,
+    "swift_pairs": swift_pairs,
     "swift_smoothed": swift_smoothed,
     "swift_spread": swift_spread,
     "swift_spread_alone": swift_spread_alone,
