@@ -894,6 +894,42 @@ def short_window_loop(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def streamed_window(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over a stream of ten rows, a window of two micro-batches: the third has one of each rank."""
+    said = {"gradient_accumulation_steps": 2, "max_steps": 6}
+    return _trained_rows(cell, 10, True, [4, 4, 2], said)
+
+
+def streamed_below_a_window(cell: Cell, folder: Path) -> Gradients:
+    """The same where a pass over the data is shorter than one window."""
+    each = {"dispatch_batches": False}  # a stream that has dried up cannot be handed out
+    said = {"gradient_accumulation_steps": 4, "max_steps": 3, "accelerator_config": each}
+    return _trained_rows(cell, 6, True, [6], said)
+
+
+def counted_window(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over two epochs of sixteen rows: eight micro-batches, three a window."""
+    said = {"gradient_accumulation_steps": 3, "max_steps": -1, "num_train_epochs": 2}
+    return _trained_rows(cell, 16, False, [6, 6, 4], said)
+
+
+def rounded_epochs(cell: Cell, folder: Path) -> Gradients:
+    """The same over ten rows in windows of two, whose number of rows is even: an epoch has three steps."""
+    said = {"gradient_accumulation_steps": 2, "max_steps": -1, "num_train_epochs": 2}
+    return _trained_rows(cell, 10, False, [4, 4, 2], said)
+
+
+def _trained_rows(
+    cell: Cell, count: int, streamed: bool, sizes: list[int], said: dict[str, Any]
+) -> Gradients:
+    """Which rows every step is made of; those of one pass are each trained once."""
+    trainers, rows = (importlib.import_module(f"tests.lab.{name}") for name in ("trainers", "rows"))
+    found = rows.trained(count, streamed, {**trainers.arguments(cell, Path()), **said})
+    if told := rows.wrong(found, count, sizes):
+        raise Wrong(told)
+    return {f"step {number}": torch.tensor(sorted(step.values())) for number, step in enumerate(found)}
+
+
 def swift_texts(cell: Cell, folder: Path) -> Gradients:
     """ms-swift, texts before rows with an image: streamed as when they are asked for one by one."""
     trainers = importlib.import_module("tests.lab.trainers")
@@ -1442,6 +1478,10 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "trl_images": trl_images,
     "short_window": short_window,
     "short_window_loop": short_window_loop,
+    "streamed_window": streamed_window,
+    "streamed_below_a_window": streamed_below_a_window,
+    "counted_window": counted_window,
+    "rounded_epochs": rounded_epochs,
     "evaluated_first": evaluated_first,
     "evaluated_without_adapter": evaluated_without_adapter,
     "best_at_end": best_at_end,
