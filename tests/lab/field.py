@@ -8,6 +8,7 @@ cell's error says what a user would not see. Runs in a rank.
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import importlib
@@ -31,6 +32,7 @@ from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.patience import stretched
 
 TOLERANCE = 1e-5
+LARGE = 26  # patches along the side of an image; Idefics3 has as many
 RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
 KINDS = 3  # of rows, for a head that tells them apart
 SMOOTHED = {"label_smoothing_factor": 0.1}
@@ -1448,8 +1450,26 @@ def near_biases(cell: Cell, folder: Path) -> Gradients:
     return {"logits": sixteen_bits.near_biases(cell, folder)}
 
 
+def patch_positions(cell: Cell, folder: Path) -> Gradients:
+    """An image as large as the tower's table of positions: each is looked up once, and has that gradient."""
+    model = loading.prepare(cell, folder)
+    small = next(part for part in model.modules() if hasattr(part, "num_patches_per_side"))
+    config = copy.deepcopy(model.config.vision_config)
+    config.image_size = LARGE * config.patch_size
+    embeddings = type(small)(config).to(getattr(torch, cell.dtype))
+    pixels = torch.zeros(
+        1, 3, config.image_size, config.image_size, dtype=embeddings.position_embedding.weight.dtype
+    )
+    embeddings(pixels, torch.ones(1, LARGE, LARGE, dtype=torch.bool)).sum().backward()
+    found: torch.Tensor = embeddings.position_embedding.weight.grad
+    if wrong := int((found != 1).any(dim=1).sum()):
+        raise Wrong(f"{wrong} of {LARGE**2} positions are not looked up once")
+    return {"positions": found}
+
+
 SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "far_positions": far_positions,
+    "patch_positions": patch_positions,
     "near_biases": near_biases,
     "accumulate": accumulate,
     "accumulate_text": accumulate_text,
