@@ -1450,6 +1450,22 @@ def near_biases(cell: Cell, folder: Path) -> Gradients:
     return {"logits": sixteen_bits.near_biases(cell, folder)}
 
 
+def unmasked(cell: Cell, folder: Path) -> Gradients:
+    """A row with an image that comes without a mask, in a training without a cache."""
+    (batch,) = samples.make_batches(cell, folder, 0)  # both ranks have it
+    measures = [loading.prepare(cell, folder) for _ in range(2)]
+    first = int((batch["input_ids"][0] == measures[0].config.image_token_id).nonzero()[0])
+    batch["input_ids"][0, first - 1] = measures[0].config.vision_start_token_id  # by which an image is found
+    bare = {name: value for name, value in batch.items() if name != "attention_mask"}
+    for model, fed in zip(measures, (bare, batch), strict=True):
+        model(**fed, use_cache=False).loss.backward()
+    found, right = (
+        {name: p.grad for name, p in model.named_parameters() if p.grad is not None} for model in measures
+    )
+    check(found, right)
+    return found
+
+
 def patch_positions(cell: Cell, folder: Path) -> Gradients:
     """An image as large as the tower's table of positions: each is looked up once, and has that gradient."""
     model = loading.prepare(cell, folder)
@@ -1470,6 +1486,7 @@ def patch_positions(cell: Cell, folder: Path) -> Gradients:
 SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "far_positions": far_positions,
     "patch_positions": patch_positions,
+    "unmasked": unmasked,
     "near_biases": near_biases,
     "accumulate": accumulate,
     "accumulate_text": accumulate_text,
