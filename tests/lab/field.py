@@ -921,12 +921,18 @@ def rounded_epochs(cell: Cell, folder: Path) -> Gradients:
     return _trained_rows(cell, 10, False, [4, 4, 2], said)
 
 
+def resumed_epoch(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over three epochs of twelve rows, stopped and resumed within the second."""
+    said = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 2}
+    return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
+
+
 def _trained_rows(
-    cell: Cell, count: int, streamed: bool, sizes: list[int], said: dict[str, Any]
+    cell: Cell, count: int, streamed: bool, sizes: list[int], said: dict[str, Any], stopped: int = 0
 ) -> Gradients:
     """Which rows every step is made of; those of one pass are each trained once."""
     trainers, rows = (importlib.import_module(f"tests.lab.{name}") for name in ("trainers", "rows"))
-    found = rows.trained(count, streamed, {**trainers.arguments(cell, Path()), **said})
+    found = rows.trained(count, streamed, {**trainers.arguments(cell, Path()), **said}, stopped)
     if told := rows.wrong(found, count, sizes):
         raise Wrong(told)
     return {f"step {number}": torch.tensor(sorted(step.values())) for number, step in enumerate(found)}
@@ -1519,6 +1525,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "streamed_below_a_window": streamed_below_a_window,
     "counted_window": counted_window,
     "rounded_epochs": rounded_epochs,
+    "resumed_epoch": resumed_epoch,
     "evaluated_first": evaluated_first,
     "evaluated_without_adapter": evaluated_without_adapter,
     "best_at_end": best_at_end,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 import transformers
 
 Weights = Mapping[int, float]  # by row, in one step
@@ -46,36 +47,59 @@ class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
 
 
 class Steps(transformers.TrainerCallback):  # type: ignore[misc]
-    """What every step took from the model's numbers, at a rate of one."""
+    """What every step took from the model's numbers, at a rate of one; the training stops after ``last``."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, last: int = 0) -> None:
         self.found: list[Weights] = []
-        self._model, self._before = model, model.numbers.detach().clone()
+        self._model, self._last = model, last
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
-        now = self._model.numbers.detach().clone()
+    def _numbers(self) -> torch.Tensor:
+        return self._model.numbers.detach().clone()
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._before = self._numbers()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now = self._numbers()
         moved = self._before - now
         self.found.append({int(row): float(moved[row]) for row in moved.nonzero().flatten()})
         self._before = now
+        if state.global_step == self._last:
+            control.should_save = control.should_training_stop = True
 
 
-def trained(rows: int, streamed: bool, said: Mapping[str, Any]) -> list[Weights]:
-    """Train with HF Trainer and these arguments; the weights of the rows, step by step."""
+def trained(rows: int, streamed: bool, said: Mapping[str, Any], stopped: int = 0) -> list[Weights]:
+    """Train with HF Trainer and these arguments; the weights of the rows, step by step.
+
+    After the step ``stopped`` it stops, and another Trainer resumes it from the checkpoint.
+    """
+    with tempfile.TemporaryDirectory(prefix="rows-") as own:
+        shared = [own]
+        dist.broadcast_object_list(shared)
+        (place,) = shared
+        found = _trained(rows, streamed, {**said, "output_dir": place}, stopped)
+        if stopped:
+            checkpoint = str(Path(place, f"checkpoint-{stopped}"))
+            found += _trained(
+                rows, streamed, {**said, "output_dir": place}, resume_from_checkpoint=checkpoint
+            )
+    return found
+
+
+def _trained(rows: int, streamed: bool, said: Mapping[str, Any], last: int = 0, **how: Any) -> list[Weights]:
     model = Model(rows)
-    steps = Steps(model)
+    steps = Steps(model, last)
     data: Any = Stream(rows) if streamed else [{"labels": row} for row in range(rows)]
-    with tempfile.TemporaryDirectory(prefix="rows-") as place:
-        settings = transformers.TrainingArguments(
-            **{**said, "output_dir": str(Path(place)), "learning_rate": 1.0, "optim": "sgd"},
-            remove_unused_columns=False,
-        )
-        transformers.Trainer(
-            model,
-            settings,
-            data_collator=lambda batch: {"labels": torch.tensor([row["labels"] for row in batch])},
-            train_dataset=data,
-            callbacks=[steps],
-        ).train()
+    settings = transformers.TrainingArguments(
+        **{**said, "learning_rate": 1.0, "optim": "sgd"}, remove_unused_columns=False
+    )
+    transformers.Trainer(
+        model,
+        settings,
+        data_collator=lambda batch: {"labels": torch.tensor([row["labels"] for row in batch])},
+        train_dataset=data,
+        callbacks=[steps],
+    ).train(**how)
     return steps.found
 
 
