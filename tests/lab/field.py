@@ -932,9 +932,12 @@ def _trained_rows(
 ) -> Gradients:
     """Which rows every step is made of; those of one pass are each trained once."""
     trainers, rows = (importlib.import_module(f"tests.lab.{name}") for name in ("trainers", "rows"))
-    found = rows.trained(count, streamed, {**trainers.arguments(cell, Path()), **said}, stopped)
-    if told := rows.wrong(found, count, sizes):
-        raise Wrong(told)
+    told = {**trainers.arguments(cell, Path()), **said}
+    if "deepspeed" in told:
+        told["deepspeed"] |= {"gradient_accumulation_steps": said.get("gradient_accumulation_steps", 1)}
+    found = rows.trained(count, streamed, told, stopped)
+    if not_so := rows.wrong(found, count, sizes):
+        raise Wrong(not_so)
     return {f"step {number}": torch.tensor(sorted(step.values())) for number, step in enumerate(found)}
 
 
