@@ -110,7 +110,8 @@ def test_its_own_patches_are_named_with_their_state(tmp_path: Path) -> None:
     assert "trainer-zero3-last-save (F12: armed)" in own
     assert "stale-rope-deltas" not in own
     assert said(given(tmp_path, QWEN2_VL))["Its own patches"] == (
-        "stale-rope-deltas (F34: armed), zero3-asked-device (F11: armed)"
+        "stale-rope-deltas (F34: armed), zero3-asked-device (F11: armed), "
+        "image-taken-for-packing (F134: armed)"
     )
     assert said(given(tmp_path, INTERNVL))["Its own patches"].startswith("none")
 
