@@ -54,6 +54,7 @@ _ANY = ("ValueError", "RuntimeError")
 _BRACKETS = (("(", ")"), ("（", "）"), ("`", "`"), ("**", "**"))
 # The name of a class, of which some say enough.
 _CLASS = re.compile(r"(?<![A-Za-z0-9_])([A-Z][A-Za-z0-9]{2,60}Error)(?![A-Za-z0-9_])")
+_NO_KIND = "Exception"  # a class that says nothing
 _VAGUE = {"KeyError", "IndexError", "AssertionError"}  # of these a person's prose must say more
 # What stands in front of a line of code in a traceback: rich's and a notebook's mark and number.
 _MARKED = re.compile(r"\s*(?:[│|>❱-]{1,6}\s*){0,4}\d{1,6}(?:\s|$)(?:\s*[│|]){0,4}|\s*[│|]\s*")
@@ -133,6 +134,8 @@ class Grounds(NamedTuple):
         """
         line, part = code(message.text), self._part(message.text)
         head = HEADED.match(message.text)
+        if head and head[1] == _NO_KIND:
+            head = None
         named = self._page(head[1].rpartition(".")[2], f"{head[1]}: {CUT}", part, line) if head else ""
         within = "import" if _imports(frames_of(message.text)) else self._part(message.text, cut=True)
         return self._raised(line, part) or named or self.within.get(within, "")
