@@ -20,10 +20,13 @@ from typing import Any
 
 from tests.lab import envs, launch
 from tests.lab.envs import Stack
+from vlmpatch.catalog.location import default_path
+from vlmpatch.catalog.read import read
 from vlmpatch_lab.cell import Cell, write_cells
 from vlmpatch_lab.run import LIMIT
 
 GRADIENTS, PARAMETERS = 1e-5, 1e-3  # relative; Adam divides by a gradient's size
+WRONG_FORWARDS = {"F133"}  # failures of a model's own, which no comparison of engines shows
 START = 120.0  # seconds the import of a stack may take on a loaded machine
 
 
@@ -96,6 +99,18 @@ def is_equal(result: Result, gradients: float = GRADIENTS) -> bool:
     if not result.ok or result.missing or result.between_ranks or result.difference is None:
         return False
     return result.difference <= gradients and (result.parameters or 0.0) <= PARAMETERS
+
+
+def measures(cells: Iterable[Cell]) -> list[Cell]:
+    """What ``cells`` are measured against, each after its own measure."""
+    wanted = list(cells)
+    return [cell for cell in with_references(wanted) if cell not in wanted]
+
+
+def without_wrong_forwards() -> dict[str, str]:
+    """The environment of a measure: of vlmpatch what corrects a model's own forward, and no more."""
+    entries = read(default_path()).entries.values()
+    return {"VLMPATCH_DISABLE": ",".join(e.id for e in entries if not WRONG_FORWARDS & {*e.failures})}
 
 
 def with_references(cells: Iterable[Cell]) -> list[Cell]:

@@ -747,7 +747,7 @@
   /** The page that a traceback without its exception leads to: by what its last line raises, or its part. */
   function pageCut(message, known) {
     const line = codeIn(message.text, known), part = partOf(message.text, known), head = matched(known.HEADED, message.text);
-    const named = head ? page(head[1].split(".").at(-1), `${head[1]}: …`, part, line, known) : "";
+    const named = head && head[1] !== "Exception" ? page(head[1].split(".").at(-1), `${head[1]}: …`, part, line, known) : "";
     const within = imports(framesOf(message.text, known)) ? "import" : partOf(message.text, known, true);
     return pageRaised(line, part, known) || named || known.data.partsAlone[within] || "";
   }
