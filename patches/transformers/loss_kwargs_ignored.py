@@ -15,9 +15,9 @@ own loss went, most of the vision-language models by 5.19; of classifiers, and i
 The change: a Trainer whose model's ``forward`` has a loss and never uses the number takes the model for one
 that does not divide. A model that says ``accepts_loss_kwargs`` itself, or was given another loss function,
 is left alone, and one of a script's own whose ``forward`` hands the number on: to a function that may
-divide by it, or to a model that gets the labels. So is a Trainer that smooths labels, that says itself
-whether its loss is divided, or whose own ``compute_loss`` does something with the number or divides by
-steps.
+divide by it, or to a model that gets the labels. So is a Trainer that smooths labels, that was given a
+loss function, that says itself whether its loss is divided, or whose own ``compute_loss`` does something
+with the number or divides by steps.
 
 Upstream: https://github.com/huggingface/transformers/issues/39123,
 https://github.com/huggingface/transformers/pull/40333,
@@ -37,7 +37,8 @@ from vlmpatch.api import Code, Patch
 from .._shared.compute_losses import COUNT, divides_itself, uses_count
 
 ACCEPTS = "model_accepts_loss_kwargs"
-ELSEWHERE = ("label_smoother", "loss_is_scaled_for_ga")  # a loss of the Trainer's, and what 5.19 asks a class
+# Losses of the Trainer's or of a script's, and what transformers asks a class since 5.19.
+ELSEWHERE = ("label_smoother", "compute_loss_func", "loss_is_scaled_for_ga")
 OWN_LOSS = ("CrossEntropyLoss(", "cross_entropy(")
 LOSS, LABELS = "loss", "labels"
 KIND = "self.loss_function("  # the loss of a model's kind

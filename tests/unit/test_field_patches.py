@@ -632,6 +632,7 @@ class Dividing(SimpleNamespace):
     [
         (SimpleNamespace(label_smoother=None, loss_is_scaled_for_ga=None), True),
         (SimpleNamespace(label_smoother=print), False),
+        (SimpleNamespace(label_smoother=None, compute_loss_func=print), False),
         (SimpleNamespace(loss_is_scaled_for_ga=False), False),
         (Dividing(), False),
     ],
