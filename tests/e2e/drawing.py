@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.lab import envs, forked, launch
+from tests.lab import cells, envs, forked, launch
 from tests.lab.forked import Job
 from tests.lab.launch import Finished
 from vlmpatch.catalog.location import default_path
@@ -68,7 +68,7 @@ CHANCE = 0.25  # that an argument is said
 PART = 12  # trainings in forks of one process
 # Some Trainers divide what they accumulate wrongly, or lose the best checkpoint, under DDP too. What is right
 # has what ends that; each is proven by itself in cases/transformers.toml.
-WRONG_IN_THE_MEASURE = {"F15", "F110"}
+WRONG_IN_THE_MEASURE = {"F15", "F110", *cells.WRONG_FORWARDS}
 PRINTED, APART = 2e-4, 2e-3  # relative; of what Adam or a norm made larger
 
 

@@ -113,7 +113,7 @@ def perform(stack: envs.Stack, part: Sequence[Cell], out: Path) -> dict[Cell, tu
     Raises:
         RuntimeError: a training took the process of all of them with it.
     """
-    measured = cells.run(stack, [cell.reference for cell in part], out / "right")
+    measured = cells.measure(stack, [cell.reference for cell in part], out / "right")
     part = [cell for cell in part if measured[cell.reference.id].ok]
     bare = cells.run(stack, part, out / "bare", reference=out / "right")
     patched = cells.run(stack, part, out / "patched", reference=out / "right", patched=True)

@@ -52,8 +52,7 @@ def verdict(kind: str, result: Result) -> str:
 def run(stack: str, wanted: list[Cell]) -> list[tuple[Cell, Result]]:
     out = Path(tempfile.mkdtemp(prefix="mixed-"))
     known = envs.read_stacks()[stack]
-    measures = [cell.reference for cell in wanted]
-    cells.run(known, measures, out / "right")
+    cells.measure(known, [cell.reference for cell in wanted], out / "right")
     patched = cells.run(known, wanted, out / "patched", patched=True, reference=out / "right")
     return [(cell, patched[cell.id]) for cell in wanted]
 

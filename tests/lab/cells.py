@@ -107,6 +107,16 @@ def measures(cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in with_references(wanted) if cell not in wanted]
 
 
+def measure(
+    stack: Stack, cells: Iterable[Cell], out: Path, *, models: Mapping[str, Path] | None = None
+) -> dict[str, Result]:
+    """Run ``cells`` as what others are held against: ``out`` is their ``reference``.
+
+    Of vlmpatch they have what corrects a model's own forward, and no more: no engine's gradients show that.
+    """
+    return run(stack, cells, out, patched=True, models=models, env=without_wrong_forwards())
+
+
 def without_wrong_forwards() -> dict[str, str]:
     """The environment of a measure: of vlmpatch what corrects a model's own forward, and no more."""
     entries = read(default_path()).entries.values()

@@ -81,8 +81,9 @@ def perform(stack_name: str, only: list[str], out: Path) -> dict[str, dict[str, 
         [Cell(kind, "zero3", "lora", compared=2, checkpointing=how) for kind in models]
         for how in ("off", "default")
     )
-    measures, right = [cell.reference for cell in off], out / "bare"
-    bare = cells.run(stack, [*measures, *off, *on], right, models=models)
+    right = out / "right"
+    cells.measure(stack, [cell.reference for cell in off], right, models=models)
+    bare = cells.run(stack, [*off, *on], out / "bare", reference=right, models=models)
     patched = cells.run(stack, on, out / "patched", patched=True, reference=right, models=models)
     found = {}
     for without, cell in zip(off, on, strict=True):

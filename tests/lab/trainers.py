@@ -166,6 +166,8 @@ def arguments(cell: Cell, output: Path) -> dict[str, Any]:
     kwargs = {} if said is None else {"gradient_checkpointing_kwargs": {"use_reentrant": said}}
     zero = {"deepspeed": _deepspeed_config(cell)} if cell.engine.startswith("zero") else {}
     place = {} if zero else {"use_cpu": True, "ddp_backend": "gloo"}
+    if zero:
+        let_accelerate_see_all_ranks()
     return {
         "output_dir": str(output),
         "per_device_train_batch_size": 1,
