@@ -28,6 +28,7 @@ from typing import Any
 from vlmpatch.api import Code, Patch, Unrecognised, signature
 
 from .._shared.compiling import compiling
+from .._shared.packed_positions import begin_again
 
 PREPARE, FIND = "_preprocess_mask_arguments", "find_packed_sequence_indices"
 _NEEDED = ("attention_mask", "position_ids")
@@ -70,37 +71,3 @@ def apply(patch: Patch, module: ModuleType) -> None:
         return result
 
     patch.wrap(module, PREPARE, prepare)
-
-
-def begin_again(positions: Any) -> bool:
-    """Whether rows are packed behind one another, each beginning at 0.
-
-    Args:
-        positions: of shape [batch, length].
-    """
-    import torch
-
-    if not _readable(positions):
-        return False
-    with torch._C.DisableTorchFunction():  # a mode of a script's may count what it sees
-        if positions.dim() != 2 or positions.shape[1] < 2:
-            return False
-        before, after = positions[:, :-1], positions[:, 1:]
-        breaks = after - before != 1
-        at_zero = breaks & (after == 0)
-        packed: bool = ((at_zero & (before > 0)).any() & (breaks == at_zero).all()).item()
-    return packed
-
-
-def _readable(tensor: Any) -> bool:
-    """Whether it has numbers, and no transform, no tracer and no mode of a script's looks on.
-
-    On the meta device and in FakeTensorMode there are none; under vmap a look is an error, under a tracer a
-    part of what is traced.
-    """
-    import torch
-
-    if type(tensor) is not torch.Tensor or torch._C._len_torch_dispatch_stack():
-        return False
-    with torch._C.DisableTorchFunction():
-        return not (tensor.is_meta or torch._C._functorch.is_functorch_wrapped_tensor(tensor))

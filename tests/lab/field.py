@@ -34,6 +34,7 @@ from vlmpatch_lab.patience import stretched
 TOLERANCE = 1e-5
 LARGE = 26  # patches along the side of an image; Idefics3 has as many
 RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
+BEHIND_SPECIAL = 60  # token ids of texts alone, whatever stands for an image
 KINDS = 3  # of rows, for a head that tells them apart
 SMOOTHED = {"label_smoothing_factor": 0.1}
 Gradients = dict[str, torch.Tensor]
@@ -599,15 +600,33 @@ def causal_task(cell: Cell, folder: Path) -> Gradients:
 
 def packed(cell: Cell, folder: Path) -> Gradients:
     """Rows behind one another, told apart by positions that begin again; nothing is said of a cache."""
-    model = _llama().train()
+    return _told_apart(cell, lambda: _llama().train(), 0)
+
+
+def packed_texts(cell: Cell, folder: Path) -> Gradients:
+    """The same of a model that has positions along three axes, its tower frozen."""
+
+    def make() -> Any:
+        model = loading.load(cell, folder)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("visual" not in name and "vision" not in name)
+        return model
+
+    return _told_apart(cell, make, BEHIND_SPECIAL)
+
+
+def _told_apart(cell: Cell, make: Callable[[], Any], first: int) -> Gradients:
+    """Packed rows of token ids from ``first`` on, held against each row by itself."""
+    model = make()
     engine = engines.ENGINES[cell.engine](cell, model)
-    losses = [engine.forward(_packed(rows)) for rows in _rows(cell, dist.get_rank())]
+    packs = [[row + first for row in rows] for rows in _rows(cell, dist.get_rank())]
+    losses = [engine.forward(_packed(rows)) for rows in packs]
     engine.backward(torch.stack(losses).sum())
     found = recording.gradients(engine, model)
-    right = _llama().train()
+    right = make()
     for rows in (rows for rank in range(WORLD) for rows in _rows(cell, rank)):
         learned = sum(row.shape[1] - 1 for row in rows)
-        for row in rows:
+        for row in (row + first for row in rows):
             share = (row.shape[1] - 1) / learned / WORLD
             (right(input_ids=row, labels=row, use_cache=False).loss * share).backward()
     check(found, {name: p.grad for name, p in right.named_parameters() if p.grad is not None})
@@ -1503,6 +1522,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "accumulate_loop": accumulate_loop,
     "old_script": old_script,
     "packed": packed,
+    "packed_texts": packed_texts,
     "prefix": prefix,
     "projected": projected,
     "classified": classified,

@@ -111,7 +111,7 @@ def test_its_own_patches_are_named_with_their_state(tmp_path: Path) -> None:
     assert "stale-rope-deltas" not in own
     assert said(given(tmp_path, QWEN2_VL))["Its own patches"] == (
         "stale-rope-deltas (F34: armed), zero3-asked-device (F11: armed), "
-        "image-taken-for-packing (F134: armed)"
+        "image-taken-for-packing (F134: armed), packed-rows-on-three-axes (F136: armed)"
     )
     assert said(given(tmp_path, INTERNVL))["Its own patches"].startswith("none")
 
