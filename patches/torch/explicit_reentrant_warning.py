@@ -44,7 +44,7 @@ from weakref import WeakKeyDictionary, ref
 from vlmpatch.api import Code, Patch, Unrecognised
 
 from .._shared.checkpointed import blocks_of, bound_to
-from .._shared.missing_gradients import from_nothing, none_made
+from .._shared.missing_gradients import count_as_none, from_nothing, none_made
 from .._shared.training_group import active_ddp
 
 DOOR = "CheckpointFunction.apply(function, preserve, *args)"
@@ -337,8 +337,13 @@ def _through() -> Any:
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            if gradient is None and ctx.trains is not None:  # of a network, a layer of which was run
-                return None, None, None
+            if gradient is None and ctx.trains is not None:  # of a network a layer was run; of experts a few
+                if ctx.ddp:
+                    return None, None, None
+                # ZeRO's hooks are called for none as well (by newer releases of torch), and cannot take it.
+                # Added to the gradient of another run, what stands for none is nothing.
+                count_as_none([ctx.weight])
+                return none_made(ctx.weight), None, None
             if gradient is None:  # the block made no use of it
                 from_nothing([ctx.weight], dropped=ctx.ddp)
                 gradient = none_made(ctx.weight)
