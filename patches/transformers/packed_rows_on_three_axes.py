@@ -25,6 +25,7 @@ https://github.com/huggingface/transformers/pull/44158
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from types import ModuleType
 from typing import Any
 
@@ -51,8 +52,8 @@ FOUR = "position_ids.shape[0] == 4"  # where positions come with those of the te
 ALONG_AXES = "position_ids = position_ids[None, ...].expand(3, "
 LOOKED_FOR = "else:\n            text_position_ids = position_ids[0]"  # in those of the first axis
 AXES = 3
-MASK, POSITIONS = Argument(1, "attention_mask"), Argument(2, "position_ids")
-CACHES = (Argument(3, "past_key_values"), Argument(3, "cache"))  # the second from transformers 5.24 on
+POSITIONS = Argument(2, "position_ids")
+TOLD = ("attention_mask", "past_key_values", "cache")  # the last from transformers 5.24 on
 
 
 def look(code: Code) -> str | None:
@@ -74,18 +75,21 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Hand packed positions on with those of the text before them."""
     import torch
 
-    tracing = compiling()
+    kind, tracing = kind_of(module.__name__), compiling()
+    owner = getattr(module, kind if hasattr(module, kind) else EARLIER[kind])
+    _, *names = signature(owner.forward).parameters
+    told = [Argument(place, name) for place, name in enumerate(names) if name in TOLD]
 
     def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         positions = POSITIONS.of(args, kwargs)
-        told = any(each.of(args, kwargs) is not None for each in (MASK, *CACHES))
-        if positions is None or told or tracing() or torch.jit.is_tracing() or not begin_again(positions):
+        if positions is None or any(each.of(args, kwargs) is not None for each in told):
+            return original(self, *args, **kwargs)
+        if tracing() or torch.jit.is_tracing() or not begin_again(positions):
             return original(self, *args, **kwargs)
         args, kwargs = POSITIONS.replaced(args, kwargs, positions.expand(1 + AXES, *positions.shape))
         return original(self, *args, **kwargs)
 
-    kind = kind_of(module.__name__)
-    patch.wrap(getattr(module, kind if hasattr(module, kind) else EARLIER[kind]), "forward", forward)
+    patch.wrap(owner, "forward", forward)
 
 
 def kind_of(module: str) -> str:
