@@ -25,11 +25,10 @@ https://github.com/huggingface/transformers/pull/44158
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Argument, Code, Patch, Unrecognised, signature
 
 from .._shared.compiling import compiling
 from .._shared.packed_positions import begin_again
