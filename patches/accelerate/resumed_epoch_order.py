@@ -19,14 +19,11 @@ Upstream: https://github.com/huggingface/accelerate/pull/4071
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised
+from vlmpatch.api import Code, Patch, Unrecognised
 
-NAME, LOADER = "skip_first_batches", Argument(0, "dataloader")
-COUNT, TOLD = "iteration", "set_epoch"
+from .._shared.epochs import COUNT, LOADER, NAME, TOLD, skipping
 
 
 def look(code: Code) -> str | None:
@@ -47,12 +44,3 @@ def look(code: Code) -> str | None:
 def apply(patch: Patch, module: ModuleType) -> None:
     """Tell the new loader what the old one was told."""
     patch.wrap(module, NAME, skipping)
-
-
-def skipping(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Around ``skip_first_batches``, which makes a loader that begins at epoch 0."""
-    begun = getattr(LOADER.of(args, kwargs), COUNT, 0)
-    found = original(*args, **kwargs)
-    if begun and getattr(found, COUNT, None) == 0 and hasattr(found, TOLD):
-        found.set_epoch(begun)
-    return found

@@ -946,6 +946,19 @@ def resumed_epoch(cell: Cell, folder: Path) -> Gradients:
     return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
 
 
+def resumed_stream(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over three passes of a stream of twelve rows, stopped and resumed within the second."""
+    said = {"max_steps": 9, "per_device_train_batch_size": 2}
+    return _trained_rows(cell, 12, True, [4, 4, 4], said, stopped=4)
+
+
+def resumed_dispatch(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over two epochs of twelve rows that one rank hands out, resumed within the second."""
+    said: dict[str, Any] = {"max_steps": -1, "num_train_epochs": 2, "per_device_train_batch_size": 2}
+    said |= {"accelerator_config": {"dispatch_batches": True}}
+    return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
+
+
 def _trained_rows(
     cell: Cell, count: int, streamed: bool, sizes: list[int], said: dict[str, Any], stopped: int = 0
 ) -> Gradients:
@@ -1549,6 +1562,8 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "counted_window": counted_window,
     "rounded_epochs": rounded_epochs,
     "resumed_epoch": resumed_epoch,
+    "resumed_stream": resumed_stream,
+    "resumed_dispatch": resumed_dispatch,
     "evaluated_first": evaluated_first,
     "evaluated_without_adapter": evaluated_without_adapter,
     "best_at_end": best_at_end,

@@ -46,6 +46,18 @@ class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
         return ({"labels": row} for row in range(self.rows if self.passes >= 0 else 0))
 
 
+class Turning(Stream):
+    """Every pass begins a row later than the one before, as one that ``set_epoch`` shuffles anew."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[dict[str, int]]:
+        return ({"labels": (row["labels"] + self.epoch) % self.rows} for row in super().__iter__())
+
+
 class Steps(transformers.TrainerCallback):  # type: ignore[misc]
     """What every step took from the model's numbers, at a rate of one; the training stops after ``last``."""
 
@@ -89,7 +101,8 @@ def trained(rows: int, streamed: bool, said: Mapping[str, Any], stopped: int = 0
 def _trained(rows: int, streamed: bool, said: Mapping[str, Any], last: int = 0, **how: Any) -> list[Weights]:
     model = Model(rows)
     steps = Steps(model, last)
-    data: Any = Stream(rows) if streamed else [{"labels": row} for row in range(rows)]
+    stream = Turning if last or how else Stream  # stopped, and resumed
+    data: Any = stream(rows) if streamed else [{"labels": row} for row in range(rows)]
     settings = transformers.TrainingArguments(
         **{**said, "learning_rate": 1.0, "optim": "sgd"}, remove_unused_columns=False
     )
