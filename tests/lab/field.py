@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 import transformers
 
-from tests.families._shared.sizes import TEXT
+from tests.families._shared.sizes import MROPE, QWEN3_VISION, QWEN_IDS, TEXT
 from tests.lab import saving, sixteen_bits, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
@@ -615,12 +615,27 @@ def packed_texts(cell: Cell, folder: Path) -> Gradients:
     return _told_apart(cell, make, BEHIND_SPECIAL)
 
 
-def _told_apart(cell: Cell, make: Callable[[], Any], first: int) -> Gradients:
+def packed_linear(cell: Cell, folder: Path) -> Gradients:
+    """The same of Qwen3.5, most of whose layers are of linear attention."""
+    return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL)
+
+
+def packed_linear_said(cell: Cell, folder: Path) -> Gradients:
+    """Boundaries are said too, as newer TRL does; the packages whose kernels take them are not there."""
+    return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL, said=True)
+
+
+def packed_convolved(cell: Cell, folder: Path) -> Gradients:
+    """The same of LFM3, some of whose layers are short convolutions."""
+    return _told_apart(cell, _lfm3, BEHIND_SPECIAL)
+
+
+def _told_apart(cell: Cell, make: Callable[[], Any], first: int, said: bool = False) -> Gradients:
     """Packed rows of token ids from ``first`` on, held against each row by itself."""
     model = make()
     engine = engines.ENGINES[cell.engine](cell, model)
     packs = [[row + first for row in rows] for rows in _rows(cell, dist.get_rank())]
-    losses = [engine.forward(_packed(rows)) for rows in packs]
+    losses = [engine.forward(_packed(rows) | (_boundaries(rows) if said else {})) for rows in packs]
     engine.backward(torch.stack(losses).sum())
     found = recording.gradients(engine, model)
     right = make()
@@ -648,6 +663,14 @@ def _packed(rows: list[torch.Tensor]) -> Batch:
     positions = [torch.arange(row.shape[1])[None] for row in rows]
     parts = {"input_ids": rows, "labels": labels, "position_ids": positions}
     return {name: torch.cat(each, dim=1) for name, each in parts.items()}
+
+
+def _boundaries(rows: list[torch.Tensor]) -> Batch:
+    lengths = torch.tensor([row.shape[1] for row in rows])
+    ends = torch.cat([torch.zeros(1, dtype=torch.int32), lengths.cumsum(0).int()])
+    longest = {f"max_length_{side}": int(lengths.max()) for side in "qk"}
+    owner = torch.repeat_interleave(torch.arange(len(rows)), lengths).int()[None]
+    return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "seq_idx": owner, **longest}
 
 
 # --- layers that share keys and values -----------------------------------------------------------
@@ -1392,6 +1415,32 @@ def _llama(cell: Cell | None = None) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT))
 
 
+def _qwen3_5() -> Any:
+    """With a vision tower, which the texts do without."""
+    transformers.set_seed(3)
+    text = {
+        **TEXT,
+        "head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+        "rope_parameters": {**MROPE, "mrope_interleaved": True, "rope_theta": 1e4},
+    }
+    vision = {name: value for name, value in QWEN3_VISION.items() if name != "deepstack_visual_indexes"}
+    config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, **QWEN_IDS)
+    model = transformers.Qwen3_5ForConditionalGeneration(config).train()
+    model.model.visual.requires_grad_(False)
+    return model
+
+
+def _lfm3() -> Any:
+    transformers.set_seed(3)
+    layers = {"layer_types": ["conv", "full_attention"]}
+    return transformers.Lfm3ForCausalLM(transformers.Lfm3Config(**{**TEXT, **layers})).train()
+
+
 def _prefixed(cell: Cell) -> Any:
     peft: Any = importlib.import_module("peft")
     settings = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
@@ -1536,6 +1585,9 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "old_script": old_script,
     "packed": packed,
     "packed_texts": packed_texts,
+    "packed_linear": packed_linear,
+    "packed_linear_said": packed_linear_said,
+    "packed_convolved": packed_convolved,
     "prefix": prefix,
     "projected": projected,
     "classified": classified,

@@ -1,0 +1,245 @@
+"""Packed rows in layers of linear attention: forms of these layers, and what is called for each text."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from vlmpatch import api
+
+linear: Any = importlib.import_module("vlmpatch.patches.transformers.packed_rows_in_linear_layers")
+MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
+SOURCE = """
+def causal_conv1d_fn(hidden_states, weight, bias=None, activation=None, **kwargs):
+    pass
+
+class {kind}:
+    def forward(self, hidden_states, position_embeddings, attention_mask=None, {positions}=None):
+        pass
+
+class Model:
+    def forward(self, **mask_kwargs):
+        return create_recurrent_attention_mask(**mask_kwargs)
+"""
+
+
+def look(kind: str, module: str, positions: str = "position_ids", source: str = SOURCE) -> Any:
+    code = source.format(kind=kind, positions=positions)
+    return linear.look(api.Code(f"transformers.models.{module}.modeling_{module}", "modeling.py", code))
+
+
+@pytest.mark.parametrize(("module", "kind"), linear.LAYERS.items())
+def test_the_bug_is_known_in_each_model(module: str, kind: str) -> None:
+    assert look(kind, module) is None
+
+
+def test_layers_of_earlier_releases_are_left_alone() -> None:
+    earlier = SOURCE[SOURCE.index("class") :]
+    said = "layers hold their convolution themselves"
+    assert look("Qwen3_5DecoderLayer", "qwen3_5", source=earlier) == said
+
+
+def test_other_layers_are_no_form_that_is_known() -> None:
+    with pytest.raises(api.Unrecognised, match="has no"):
+        look("Other", "qwen3_5")
+    with pytest.raises(api.Unrecognised, match="told of positions in another way"):
+        look("Qwen3_5DecoderLayer", "qwen3_5", positions="places")
+    with pytest.raises(api.Unrecognised, match="told of positions in another way"):
+        look("Qwen3_5DecoderLayer", "qwen3_5", source=SOURCE.replace(linear.MASKED, "masks_of"))
+
+
+class Rows:
+    """What torch's tensors do here: rows of numbers, of shape [rows, length]."""
+
+    def __init__(self, *rows: list[int], device: str = "cpu") -> None:
+        self.rows, self.device = rows, device
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), len(self.rows[0])
+
+    def __getitem__(self, some: slice) -> Rows:
+        return Rows(*self.rows[some])
+
+    def narrow(self, along: int, begin: int, length: int) -> Rows:
+        assert along in (1, -1)
+        return Rows(*(row[begin : begin + length] for row in self.rows))
+
+    def tolist(self) -> list[list[int]]:
+        return [*self.rows]
+
+
+def cat(tensors: list[Rows], along: int = 0) -> Rows:
+    if along == 0:
+        return Rows(*(row for tensor in tensors for row in tensor.rows))
+    return Rows(
+        *([*itertools.chain(*rows)] for rows in zip(*(tensor.rows for tensor in tensors), strict=True))
+    )
+
+
+class Layer:
+    """As Qwen3.5 has it."""
+
+    def forward(
+        self,
+        hidden_states: Any,
+        position_embeddings: Any = None,
+        attention_mask: Any = None,
+        position_ids: Any = None,
+        cache: Any = None,
+        **kwargs: Any,
+    ) -> Any: ...
+
+
+def convolve(hidden_states: Any, weight: Any, bias: Any = None, activation: Any = None, **kwargs: Any) -> Any:
+    """Every number and all before it, so that a result tells where its row began."""
+    rows = [[sum(row[: place + 1]) for place in range(len(row))] for row in hidden_states.rows]
+    assert "seq_idx" not in kwargs, "a convolution without a kernel takes no boundaries"
+    return Rows(*rows)
+
+
+def rule(
+    query: Any, key: Any, value: Any, g: Any, beta: Any, initial_state: Any = None, **kwargs: Any
+) -> tuple[Any, Any]:
+    assert query.shape == key.shape == value.shape == g.shape == beta.shape
+    return convolve(query, None), Rows(*([sum(row)] for row in query.rows))
+
+
+class World:
+    """What the patch asks of torch, and of what is installed."""
+
+    compiled = traced = False
+    recorded = True
+    installed: tuple[str, ...] = ()
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
+    for name, value in {"compiled": False, "traced": False, "recorded": True, "installed": ()}.items():
+        monkeypatch.setattr(World, name, value)
+    torch: Any = types.ModuleType("torch")
+    torch.compiler = types.SimpleNamespace(is_compiling=lambda: World.compiled)
+    torch.jit = types.SimpleNamespace(is_tracing=lambda: World.traced)
+    torch.is_grad_enabled = lambda: World.recorded
+    torch.cat = cat
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(linear, "_is_there", lambda package: package in World.installed)
+    monkeypatch.setattr(linear, "begin_again", lambda positions: positions.rows[0].count(0) > 1)
+    return World
+
+
+@pytest.fixture
+def layer(world: type[World]) -> Any:
+    """A layer that calls both functions: what it made of numbers, by how it was called."""
+    module: Any = types.SimpleNamespace(__name__=MODULE, Qwen3_5DecoderLayer=Layer)
+    module.causal_conv1d_fn, module.torch_chunk_gated_delta_rule = convolve, rule
+    module.create_recurrent_attention_mask = lambda **kwargs: None
+    wrappers: dict[str, Any] = {}
+    patch: Any = types.SimpleNamespace(wrap=lambda owner, name, wrapper: wrappers.update({name: wrapper}))
+    linear.apply(patch, module)
+
+    def inside(self: Any, hidden: Any, *args: Any, said: dict[str, Any] | None = None, **kwargs: Any) -> Any:
+        state = kwargs.pop("state", None)
+        conv = wrappers[linear.CONVOLUTION](convolve, hidden, None, **(said or {}))
+        parts = {"g": hidden, "beta": hidden, "initial_state": state}
+        return conv.rows, *(
+            made.rows for made in wrappers[linear.RULE](rule, hidden, hidden, hidden, **parts)
+        )
+
+    def model(hidden: Any, moved: Any = None, by_place: bool = False, **kwargs: Any) -> Any:
+        wrappers[linear.MASKED](lambda **kwargs: None, **kwargs)
+        positions = kwargs.pop("position_ids", None) if moved is None else moved
+        if by_place:
+            return wrappers["forward"](inside, None, hidden, None, None, positions, **kwargs)
+        return wrappers["forward"](inside, None, hidden, **{**kwargs, "position_ids": positions})
+
+    return model
+
+
+ONES, PACKED = Rows([1] * 5), Rows([0, 1, 0, 1, 2])
+AS_ONE = [1, 2, 3, 4, 5]
+
+
+def test_each_text_is_read_by_itself(layer: Any) -> None:
+    assert layer(ONES, position_ids=PACKED) == (([1, 2, 1, 2, 3],), ([1, 2, 1, 2, 3],), ([3],))
+    assert layer(ONES, by_place=True, position_ids=PACKED)[0] == ([1, 2, 1, 2, 3],)
+
+
+def test_every_row_has_texts_of_its_own(layer: Any) -> None:
+    two, positions = Rows([1] * 5, [2] * 5), Rows([0, 1, 0, 1, 2], [0, 1, 2, 0, 1])
+    assert layer(two, position_ids=positions)[0] == ([1, 2, 1, 2, 3], [2, 4, 6, 2, 4])
+    assert layer(two, position_ids=positions)[2] == ([3], [4])
+
+
+def test_zeros_that_fill_a_row_up_are_one_call(layer: Any) -> None:
+    assert layer(ONES, position_ids=Rows([0, 1, 0, 0, 0]))[0] == ([1, 2, 1, 2, 3],)
+
+
+def test_a_mask_says_what_is_read(layer: Any) -> None:
+    assert layer(ONES, position_ids=PACKED, attention_mask=object())[0] == (AS_ONE,)
+    assert layer(ONES, position_ids=PACKED)[0] == ([1, 2, 1, 2, 3],)
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+def test_beside_a_cache_texts_are_apart_in_training_alone(name: str, layer: Any, world: type[World]) -> None:
+    said = {"position_ids": PACKED, name: object()}
+    assert layer(ONES, **said)[0] == ([1, 2, 1, 2, 3],)
+    world.recorded = False
+    assert layer(ONES, **said)[0] == (AS_ONE,)
+
+
+def test_without_a_cache_texts_are_apart_in_evaluation_too(layer: Any, world: type[World]) -> None:
+    world.recorded = False
+    assert layer(ONES, position_ids=PACKED)[0] == ([1, 2, 1, 2, 3],)
+
+
+@pytest.mark.parametrize("how", ["compiled", "traced"])
+def test_nothing_is_read_while_traced(how: str, layer: Any, world: type[World]) -> None:
+    setattr(world, how, True)
+    assert layer(ONES, position_ids=PACKED)[0] == (AS_ONE,)
+
+
+def test_what_goes_on_from_a_state_or_has_more_before_it_is_left_alone(layer: Any) -> None:
+    assert layer(ONES, position_ids=PACKED, state=object())[1] == (AS_ONE,)
+    assert layer(Rows([1] * 7), position_ids=PACKED)[0] == ([*AS_ONE, 6, 7],)
+
+
+def test_other_positions_change_nothing(layer: Any) -> None:
+    assert layer(ONES, position_ids=Rows([0, 1, 2, 3, 4]))[0] == (AS_ONE,)
+    assert layer(ONES)[0] == (AS_ONE,)
+
+
+def test_boundaries_that_are_said_go_to_a_kernel_and_to_nothing_else(layer: Any, world: type[World]) -> None:
+    said = {"position_ids": PACKED, "said": {"seq_idx": object()}}
+    assert layer(ONES, **said)[0] == ([1, 2, 1, 2, 3],)
+    world.installed = ("causal_conv1d",)
+    with pytest.raises(AssertionError, match="takes no boundaries"):  # the kernel would
+        layer(ONES, **said)
+
+
+def test_positions_are_read_once_a_forward(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    positions = Rows([0, 1, 0, 1, 2])
+    assert layer(ONES, position_ids=positions)[0] == ([1, 2, 1, 2, 3],)
+    positions.rows = ([0, 1, 2, 0, 1],)
+    assert layer(ONES, position_ids=positions)[0] == ([1, 2, 3, 1, 2],)
+    monkeypatch.setattr(linear, "lengths_of", lambda positions: pytest.fail("read again"))
+    with pytest.raises(pytest.fail.Exception, match="read again"):
+        layer(ONES, position_ids=positions)
+
+
+def test_a_copy_on_another_device_is_known(layer: Any) -> None:
+    moved = Rows([0, 1, 0, 1, 2], device="cuda:1")
+    assert layer(ONES, moved, position_ids=PACKED)[0] == ([1, 2, 1, 2, 3],)
+    other = Rows([0, 1, 2, 0, 1], device="cuda:1")
+    assert layer(ONES, other, position_ids=PACKED)[0] == (AS_ONE,)
+
+
+def test_positions_of_which_no_mask_was_made_change_nothing(layer: Any) -> None:
+    assert layer(ONES, Rows([0, 1, 0, 1, 2]), position_ids=PACKED)[0] == (AS_ONE,)
+    masked = Rows([0, 1, 0, 1, 2], device="cuda:1")
+    assert layer(ONES, masked, position_ids=PACKED, attention_mask=object())[0] == (AS_ONE,)
