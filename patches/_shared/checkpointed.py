@@ -15,14 +15,39 @@ def blocks_of(function: Any, depth: int = 3) -> Iterator[Any]:
     if _is(function, torch.nn.Module):
         yield function
     elif depth:
-        around: list[Any] = [function.__self__] if _is(function, MethodType) else []
-        if _is(function, functools.partial):
-            around += [function.func, *function.args]
-        if _is(function, FunctionType):
-            around += [_content(cell) for cell in function.__closure__ or ()]
-        for inner in around:
-            if callable(inner):
-                yield from blocks_of(inner, depth - 1)
+        for inner in _around(function):
+            yield from blocks_of(inner, depth - 1)
+
+
+def all_blocks_of(function: Any, most: int = 32) -> Iterator[Any]:
+    """The same however deep they are, behind the functions that patches put around those of others.
+
+    Args:
+        function: that is called.
+        most: functions that are looked into, those that are the nearest first.
+    """
+    import torch
+
+    left = [function]
+    seen: set[int] = set()
+    for inner in left:  # which grows meanwhile
+        if id(inner) in seen or len(seen) == most:
+            continue
+        seen.add(id(inner))
+        if _is(inner, torch.nn.Module):
+            yield inner
+        else:
+            left += _around(inner)
+
+
+def _around(function: Any) -> list[Any]:
+    """What may be called by ``function``, as far as it is bound to it."""
+    around: list[Any] = [function.__self__] if _is(function, MethodType) else []
+    if _is(function, functools.partial):
+        around += [function.func, *function.args]
+    if _is(function, FunctionType):
+        around += [_content(cell) for cell in function.__closure__ or ()]
+    return [inner for inner in around if callable(inner)]
 
 
 def bound_to(function: Any, name: str, depth: int = 3) -> Any:

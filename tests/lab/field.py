@@ -87,13 +87,14 @@ def one_step(
     engine: Any,
     feed: Feed = lambda model, batch: batch,
     trained: Callable[[str], bool] = lambda name: True,
+    make: Callable[[Cell, Path], Any] = loading.prepare,
 ) -> Gradients:
     """Forward and backward over this rank's batches; the gradients must be those of the plain run."""
     batches = samples.make_batches(cell, folder, dist.get_rank())
     losses = [engine.forward(feed(model, batch)) for batch in batches]
     engine.backward(torch.stack(losses).sum())
     found = recording.gradients(engine, model)
-    right = plain(cell, folder, feed)
+    right = plain(cell, folder, feed, make)
     check(found, {name: gradient for name, gradient in right.items() if trained(name)})
     return found
 
@@ -487,6 +488,22 @@ def _called_by_keyword(base: Any) -> Any:
         return base.__call__(self, hidden_states=hidden_states, **named, **kwargs)
 
     return type(base.__name__, (base,), {"__call__": __call__})
+
+
+def routers_loss(cell: Cell, folder: Path) -> Gradients:
+    """The routers' loss beside that of the texts, as LLaMA-Factory's ``moe_aux_loss_coef`` asks for it."""
+    model = _with_routers_loss(cell, folder)
+    return one_step(cell, folder, model, engines.ENGINES[cell.engine](cell, model), make=_with_routers_loss)
+
+
+def _with_routers_loss(cell: Cell, folder: Path) -> Any:
+    model = loading.prepare(cell, folder)
+    model.config.output_router_logits = True
+    getattr(model, "get_base_model", lambda: model)().router_aux_loss_coef = 0.5
+    for module in model.modules():
+        if hasattr(module, "top_k"):  # a token sees every expert: none is left out, which is another failure
+            module.top_k = 8
+    return model
 
 
 def own_reentrant(cell: Cell, folder: Path) -> Gradients:
@@ -1639,6 +1656,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "own_calls": own_calls,
     "own_answer": own_answer,
     "keyword_blocks": keyword_blocks,
+    "routers_loss": routers_loss,
     "own_reentrant": own_reentrant,
     "attention_chosen": attention_chosen,
     "ends_in_script": ends_in_script,
