@@ -637,6 +637,11 @@ def packed_linear(cell: Cell, folder: Path) -> Gradients:
     return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL)
 
 
+def packed_linear_next(cell: Cell, folder: Path) -> Gradients:
+    """The same of Qwen3-Next, whose layers hold their convolution themselves before transformers 5.16."""
+    return _told_apart(cell, _qwen3_next, BEHIND_SPECIAL)
+
+
 def packed_linear_said(cell: Cell, folder: Path) -> Gradients:
     """Boundaries are said too, as newer TRL does; the packages whose kernels take them are not there."""
     return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL, said=True)
@@ -1432,19 +1437,27 @@ def _llama(cell: Cell | None = None) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT))
 
 
+_LINEAR = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+
+
+def _qwen3_next() -> Any:
+    transformers.set_seed(3)
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    sizes = {**TEXT, **_LINEAR, **experts, "shared_expert_intermediate_size": 16}
+    return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**sizes)).train()
+
+
 def _qwen3_5() -> Any:
     """With a vision tower, which the texts do without."""
     transformers.set_seed(3)
-    text = {
-        **TEXT,
-        "head_dim": 16,
-        "layer_types": ["linear_attention", "full_attention"],
-        "linear_num_key_heads": 2,
-        "linear_num_value_heads": 4,
-        "linear_key_head_dim": 8,
-        "linear_value_head_dim": 8,
-        "rope_parameters": {**MROPE, "mrope_interleaved": True, "rope_theta": 1e4},
-    }
+    text = {**TEXT, **_LINEAR, "rope_parameters": {**MROPE, "mrope_interleaved": True, "rope_theta": 1e4}}
     vision = {name: value for name, value in QWEN3_VISION.items() if name != "deepstack_visual_indexes"}
     config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, **QWEN_IDS)
     model = transformers.Qwen3_5ForConditionalGeneration(config).train()
@@ -1603,6 +1616,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "packed_texts": packed_texts,
     "packed_linear": packed_linear,
+    "packed_linear_next": packed_linear_next,
     "packed_linear_said": packed_linear_said,
     "packed_convolved": packed_convolved,
     "prefix": prefix,

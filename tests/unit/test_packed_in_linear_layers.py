@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ import pytest
 from vlmpatch import api
 
 linear: Any = importlib.import_module("vlmpatch.patches.transformers.packed_rows_in_linear_layers")
+earlier: Any = importlib.import_module("vlmpatch.patches.transformers.packed_rows_in_earlier_linear_layers")
+texts_of_rows: Any = importlib.import_module("vlmpatch.patches._shared.texts_of_rows")
 MODULE = "transformers.models.qwen3_5.modeling_qwen3_5"
 SOURCE = """
 def causal_conv1d_fn(hidden_states, weight, bias=None, activation=None, **kwargs):
@@ -39,9 +43,9 @@ def test_the_bug_is_known_in_each_model(module: str, kind: str) -> None:
 
 
 def test_layers_of_earlier_releases_are_left_alone() -> None:
-    earlier = SOURCE[SOURCE.index("class") :]
+    before = SOURCE[SOURCE.index("class") :]
     said = "layers hold their convolution themselves"
-    assert look("Qwen3_5DecoderLayer", "qwen3_5", source=earlier) == said
+    assert look("Qwen3_5DecoderLayer", "qwen3_5", source=before) == said
 
 
 def test_other_layers_are_no_form_that_is_known() -> None:
@@ -96,9 +100,9 @@ class Layer:
     ) -> Any: ...
 
 
-def convolve(hidden_states: Any, weight: Any, bias: Any = None, activation: Any = None, **kwargs: Any) -> Any:
+def convolve(x: Any, weight: Any, bias: Any = None, activation: Any = None, **kwargs: Any) -> Any:
     """Every number and all before it, so that a result tells where its row began."""
-    rows = [[sum(row[: place + 1]) for place in range(len(row))] for row in hidden_states.rows]
+    rows = [[sum(row[: place + 1]) for place in range(len(row))] for row in x.rows]
     assert "seq_idx" not in kwargs, "a convolution without a kernel takes no boundaries"
     return Rows(*rows)
 
@@ -128,8 +132,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
     torch.is_grad_enabled = lambda: World.recorded
     torch.cat = cat
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(linear, "_is_there", lambda package: package in World.installed)
-    monkeypatch.setattr(linear, "begin_again", lambda positions: positions.rows[0].count(0) > 1)
+    monkeypatch.setattr(texts_of_rows, "_is_there", lambda package: package in World.installed)
+    monkeypatch.setattr(texts_of_rows, "begin_again", lambda positions: positions.rows[0].count(0) > 1)
     return World
 
 
@@ -147,9 +151,8 @@ def layer(world: type[World]) -> Any:
         state = kwargs.pop("state", None)
         conv = wrappers[linear.CONVOLUTION](convolve, hidden, None, **(said or {}))
         parts = {"g": hidden, "beta": hidden, "initial_state": state}
-        return conv.rows, *(
-            made.rows for made in wrappers[linear.RULE](rule, hidden, hidden, hidden, **parts)
-        )
+        read = wrappers["torch_chunk_gated_delta_rule"]
+        return conv.rows, *(made.rows for made in read(rule, hidden, hidden, hidden, **parts))
 
     def model(hidden: Any, moved: Any = None, by_place: bool = False, **kwargs: Any) -> Any:
         wrappers[linear.MASKED](lambda **kwargs: None, **kwargs)
@@ -227,7 +230,7 @@ def test_positions_are_read_once_a_forward(layer: Any, monkeypatch: pytest.Monke
     assert layer(ONES, position_ids=positions)[0] == ([1, 2, 1, 2, 3],)
     positions.rows = ([0, 1, 2, 0, 1],)
     assert layer(ONES, position_ids=positions)[0] == ([1, 2, 3, 1, 2],)
-    monkeypatch.setattr(linear, "lengths_of", lambda positions: pytest.fail("read again"))
+    monkeypatch.setattr(texts_of_rows, "lengths_of", lambda positions: pytest.fail("read again"))
     with pytest.raises(pytest.fail.Exception, match="read again"):
         layer(ONES, position_ids=positions)
 
@@ -243,3 +246,94 @@ def test_positions_of_which_no_mask_was_made_change_nothing(layer: Any) -> None:
     assert layer(ONES, Rows([0, 1, 0, 1, 2]), position_ids=PACKED)[0] == (AS_ONE,)
     masked = Rows([0, 1, 0, 1, 2], device="cuda:1")
     assert layer(ONES, masked, position_ids=PACKED, attention_mask=object())[0] == (AS_ONE,)
+
+
+EARLIER = """
+class Qwen3_5DecoderLayer:
+    def forward(self, hidden_states, position_embeddings, attention_mask=None, position_ids=None):
+        pass
+
+class Qwen3_5TextModel:
+    def forward(self, position_ids):
+        text_position_ids = position_ids[0]
+        mask = create_causal_mask(
+            position_ids=text_position_ids,
+        )
+        for decoder_layer in self.layers:
+            hidden_states = decoder_layer(
+                hidden_states,
+                position_ids=text_position_ids,
+            )
+        return kept(position_ids=text_position_ids,)
+"""
+
+
+def look_earlier(source: str) -> Any:
+    return earlier.look(api.Code(MODULE, "modeling.py", source))
+
+
+def test_layers_that_hold_their_convolution_are_known() -> None:
+    assert look_earlier(EARLIER) is None
+    assert (
+        look_earlier(EARLIER.replace("text_position_ids", "position_ids")) is None
+    )  # of a model of texts alone
+
+
+def test_layers_that_are_handed_positions_of_images_are_left_alone() -> None:
+    head, layers = EARLIER.split("for decoder_layer")
+    of_images = head + "for decoder_layer" + layers.replace("=text_position_ids", "=position_ids", 1)
+    assert look_earlier(of_images) == "layers are handed the positions of images"
+
+
+def test_later_layers_and_other_forms() -> None:
+    later = "def causal_conv1d_fn(hidden_states):\n    pass\n" + EARLIER
+    assert look_earlier(later) == "layers call a function for their convolution"
+    with pytest.raises(api.Unrecognised, match="told of positions in another way"):
+        look_earlier(EARLIER.replace("create_causal_mask", "masks_of"))
+    with pytest.raises(api.Unrecognised, match="has no"):
+        look_earlier(EARLIER.replace("Qwen3_5DecoderLayer", "Other"))
+
+
+class Part:
+    """Of a layer, what is no attention: it holds a rule, and a convolution with torch's hooks."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.causal_conv1d_fn, self.chunk_gated_delta_rule = kernel, rule
+        self.conv1d = self
+        self.kernel_size = (4,)
+        self.hooks: list[Any] = []
+
+    def register_forward_pre_hook(self, hook: Any) -> Any:
+        self.hooks.append(hook)
+        return types.SimpleNamespace(remove=lambda: self.hooks.remove(hook))
+
+    register_forward_hook = register_forward_pre_hook
+
+
+@pytest.mark.parametrize("kernel", [None, convolve])
+def test_what_a_layer_holds_is_put_back(kernel: Any, world: type[World]) -> None:
+    swapped: list[str] = []
+
+    @contextlib.contextmanager
+    def swap(owner: Any, name: str, value: Any) -> Iterator[None]:
+        before = vars(owner)[name]
+        setattr(owner, name, value)
+        swapped.append(name)
+        yield
+        setattr(owner, name, before)
+
+    told, part, patch = texts_of_rows.Told(), Part(kernel), types.SimpleNamespace(swapped=swap)
+    with told.texts([[2, 3]]), earlier._told_apart(patch, part, told, [[2, 3]]):
+        assert part.chunk_gated_delta_rule(ONES, ONES, ONES, g=ONES, beta=ONES)[0].rows == ([1, 2, 1, 2, 3],)
+        assert len(part.hooks) == 2
+        if kernel is not None:
+            assert part.causal_conv1d_fn(x=ONES, weight=None, seq_idx=None).rows == ([1, 2, 1, 2, 3],)
+    assert (part.causal_conv1d_fn, part.chunk_gated_delta_rule, part.hooks) == (kernel, rule, [])
+    assert swapped == ["chunk_gated_delta_rule"] if kernel is None else len(swapped) == 2
+
+
+def test_a_convolution_of_something_else_than_the_rows_is_left_alone() -> None:
+    gaps = earlier.Gaps([[2, 3]], 3)
+    for other in (types.SimpleNamespace(shape=(2, 8, 5)), types.SimpleNamespace(shape=(1, 8, 2))):
+        assert gaps.before(None, (other,)) is None
+        assert gaps.after(None, (other,), other) is None
