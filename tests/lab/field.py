@@ -506,6 +506,28 @@ def _with_routers_loss(cell: Cell, folder: Path) -> Any:
     return model
 
 
+def sharded_base(cell: Cell, folder: Path) -> Gradients:
+    """A base model sharded by itself, as accelerate shards an AutoModel; its loss is one of hidden states."""
+    own = samples.make_batches(cell, folder, dist.get_rank())
+    model = loading.prepare(cell, folder).model
+    sharded = copy.deepcopy(model)
+    engine = engines.ENGINES[cell.engine](cell, sharded)
+    for rank in range(WORLD):
+        for batch in samples.make_batches(cell, folder, rank):
+            (_of_a_layer(model, batch) / WORLD).backward()
+    right = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    engine.backward(torch.stack([_of_a_layer(sharded, batch) for batch in own]).sum())
+    found = recording.gradients(engine, sharded)
+    check(found, right)
+    return found
+
+
+def _of_a_layer(model: Any, batch: Batch) -> torch.Tensor:
+    outputs = model(input_ids=batch["input_ids"], output_hidden_states=True, use_cache=False)
+    loss: torch.Tensor = outputs.hidden_states[1].pow(2).mean() + outputs.last_hidden_state[..., 0].mean()
+    return loss
+
+
 def own_reentrant(cell: Cell, folder: Path) -> Gradients:
     """Remote code that says ``use_reentrant=True`` itself, whatever it was told."""
     model = loading.prepare(cell, folder)
@@ -1671,6 +1693,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "own_answer": own_answer,
     "keyword_blocks": keyword_blocks,
     "routers_loss": routers_loss,
+    "sharded_base": sharded_base,
     "own_reentrant": own_reentrant,
     "attention_chosen": attention_chosen,
     "ends_in_script": ends_in_script,
