@@ -26,7 +26,7 @@ import torch.distributed as dist
 import transformers
 
 from tests.families._shared.sizes import MROPE, QWEN3_VISION, QWEN_IDS, TEXT
-from tests.lab import saving, sixteen_bits, whole_sequences
+from tests.lab import flash, saving, sixteen_bits, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
 from vlmpatch_lab.patience import stretched
@@ -672,6 +672,30 @@ def packed_linear_said(cell: Cell, folder: Path) -> Gradients:
 def packed_convolved(cell: Cell, folder: Path) -> Gradients:
     """The same of LFM3, some of whose layers are short convolutions."""
     return _told_apart(cell, _lfm3, BEHIND_SPECIAL)
+
+
+def flash_along_axes(cell: Cell, folder: Path) -> Gradients:
+    """One row a rank by flash attention, whose kernels have stand-ins, held against SDPA."""
+
+    def make(attention: str) -> Any:
+        model = loading.load(cell, folder)
+        flash.use(model, attention)
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_("visual" not in name and "vision" not in name)
+        return model
+
+    first = [_rows(cell, rank)[0][0] + BEHIND_SPECIAL for rank in range(WORLD)]
+    with flash.stood_in():
+        model = make("flash_attention_2")
+        engine = engines.ENGINES[cell.engine](cell, model)
+        row = first[dist.get_rank()]
+        engine.backward(engine.forward({"input_ids": row, "labels": row}))
+        found = recording.gradients(engine, model)
+    right = make("sdpa")
+    for row in first:
+        (right(input_ids=row, labels=row, use_cache=False).loss / WORLD).backward()
+    check(found, {name: p.grad for name, p in right.named_parameters() if p.grad is not None})
+    return found
 
 
 def _told_apart(cell: Cell, make: Callable[[], Any], first: int, said: bool = False) -> Gradients:
@@ -1638,6 +1662,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed": packed,
     "packed_texts": packed_texts,
     "packed_linear": packed_linear,
+    "flash_along_axes": flash_along_axes,
     "packed_linear_next": packed_linear_next,
     "packed_linear_said": packed_linear_said,
     "packed_convolved": packed_convolved,
