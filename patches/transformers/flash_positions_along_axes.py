@@ -12,8 +12,10 @@ one dimension, and are asked for the second.
 Since 4.56, which asks so; 5.24 has it still. Qwen3.5 hands on positions of the text since 5.4, and Pixtral
 two dimensions since 5.0.
 
-The change: positions of three dimensions are no packed rows, as they are none to the masks of SDPA, and those
-of one are a row. The answer to those of two is what it was.
+The change: positions of three dimensions are counted anew along a row, from each place on where those of the
+first axis fall: within a text, an image or a video they do not. So one row is no packed rows, and texts
+packed into it are told apart. Positions of one dimension are a row, and those of two are handed on as they
+are.
 
 Upstream: https://github.com/huggingface/transformers/pull/44911,
 https://github.com/huggingface/transformers/pull/47342
@@ -25,32 +27,46 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch
+from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
-NAME, POSITIONS = "_is_packed_sequence", Argument(0, "position_ids")
+ASKED, MADE = "_is_packed_sequence", "prepare_fa_kwargs_from_position_ids"
+POSITIONS = Argument(0, "position_ids")  # of both
 AXES = 3  # dimensions of positions that say where along each axis
 
 
 def look(code: Code) -> str | None:
     """It must be asked by a function, and of the second dimension whatever there are."""
-    function = code.function(NAME)
-    if function is None:
+    asked, made = code.function(ASKED), code.function(MADE)
+    if asked is None:
         return "packed rows are looked for elsewhere"
-    if "dim()" in function or "ndim" in function:
+    if any("dim()" in function or "ndim" in function for function in (asked, made) if function is not None):
         return "dimensions of positions are seen to"
+    if made is None:
+        raise Unrecognised(f"{code.module} makes boundaries in another way than it did")
     return None
 
 
 def apply(patch: Patch, module: ModuleType) -> None:
-    """Answer for positions of other than two dimensions."""
+    """Ask of positions along a row, and make boundaries of these."""
 
-    def packed(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    def of_a_row(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions = POSITIONS.of(args, kwargs)
         dimensions = 0 if positions is None else positions.dim()
         if dimensions == AXES:
-            return False
-        if dimensions == 1:
+            args, kwargs = POSITIONS.replaced(args, kwargs, counted(positions[0]))
+        elif dimensions == 1:
             args, kwargs = POSITIONS.replaced(args, kwargs, positions[None])
         return original(*args, **kwargs)
 
-    patch.wrap(module, NAME, packed)
+    for name in (ASKED, MADE):
+        patch.wrap(module, name, of_a_row)
+
+
+def counted(positions: Any) -> Any:
+    """How many places each is behind the last fall of ``positions``, which are of shape [rows, length]."""
+    import torch
+
+    places = torch.arange(positions.shape[-1], device=positions.device)
+    falls = torch.zeros_like(positions, dtype=torch.bool)
+    falls[..., 1:] = positions[..., 1:] < positions[..., :-1]
+    return places - torch.where(falls, places, 0).cummax(-1).values

@@ -676,14 +676,7 @@ def packed_convolved(cell: Cell, folder: Path) -> Gradients:
 
 def flash_along_axes(cell: Cell, folder: Path) -> Gradients:
     """One row a rank by flash attention, whose kernels have stand-ins, held against SDPA."""
-
-    def make(attention: str) -> Any:
-        model = loading.load(cell, folder)
-        flash.use(model, attention)
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad_("visual" not in name and "vision" not in name)
-        return model
-
+    make = functools.partial(_attending, cell, folder)
     first = [_rows(cell, rank)[0][0] + BEHIND_SPECIAL for rank in range(WORLD)]
     with flash.stood_in():
         model = make("flash_attention_2")
@@ -696,6 +689,21 @@ def flash_along_axes(cell: Cell, folder: Path) -> Gradients:
         (right(input_ids=row, labels=row, use_cache=False).loss / WORLD).backward()
     check(found, {name: p.grad for name, p in right.named_parameters() if p.grad is not None})
     return found
+
+
+def flash_packed(cell: Cell, folder: Path) -> Gradients:
+    """Packed rows by flash attention, held against each row by SDPA."""
+    kinds = iter(("flash_attention_2", "sdpa"))
+    with flash.stood_in():
+        return _told_apart(cell, lambda: _attending(cell, folder, next(kinds)), BEHIND_SPECIAL)
+
+
+def _attending(cell: Cell, folder: Path, attention: str) -> Any:
+    model = loading.load(cell, folder)
+    flash.use(model, attention)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("visual" not in name and "vision" not in name)
+    return model
 
 
 def _told_apart(cell: Cell, make: Callable[[], Any], first: int, said: bool = False) -> Gradients:
@@ -1663,6 +1671,7 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "packed_texts": packed_texts,
     "packed_linear": packed_linear,
     "flash_along_axes": flash_along_axes,
+    "flash_packed": flash_packed,
     "packed_linear_next": packed_linear_next,
     "packed_linear_said": packed_linear_said,
     "packed_convolved": packed_convolved,

@@ -11,7 +11,8 @@ import pytest
 from vlmpatch import api
 
 flash: Any = importlib.import_module("vlmpatch.patches.transformers.flash_positions_along_axes")
-SOURCE = "def _is_packed_sequence(position_ids, batch_size):\n    return position_ids.shape[1] > {0}\n"
+ASKED = "def _is_packed_sequence(position_ids, batch_size):\n    return position_ids.shape[1] > {0}\n"
+SOURCE = ASKED + "def prepare_fa_kwargs_from_position_ids(position_ids):\n    pass\n"
 
 
 class Positions:
@@ -23,8 +24,8 @@ class Positions:
     def dim(self) -> int:
         return len(self.shape)
 
-    def __getitem__(self, none: None) -> Positions:
-        return Positions(1, *self.shape)
+    def __getitem__(self, which: int | None) -> Positions:
+        return Positions(1, *self.shape) if which is None else Positions(*self.shape[1:])
 
 
 def look(source: str) -> Any:
@@ -36,20 +37,24 @@ def test_the_bug_is_known() -> None:
     assert look("def other():\n    pass\n") == "packed rows are looked for elsewhere"
     seen_to = SOURCE.replace("> {0}", "and position_ids.dim() == 2")
     assert look(seen_to) == "dimensions of positions are seen to"
+    with pytest.raises(api.Unrecognised, match="boundaries"):
+        look(ASKED)
 
 
-@pytest.fixture
-def answered() -> Any:
-    """The wrapper, around what says with what it was called."""
-    made: list[Any] = []
-    patch: Any = types.SimpleNamespace(wrap=lambda owner, name, wrapper: made.append(wrapper))
+@pytest.fixture(params=[flash.ASKED, flash.MADE])
+def answered(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The wrapper of each, around what says with what it was called."""
+    made: dict[str, Any] = {}
+    monkeypatch.setattr(flash, "counted", lambda positions: ("counted", positions.shape))
+    patch: Any = types.SimpleNamespace(wrap=lambda owner, name, wrapper: made.update({name: wrapper}))
     flash.apply(patch, types.ModuleType("utils"))
-    return lambda *args, **kwargs: made[0](lambda *a, **k: (a, k), *args, **kwargs)
+    return lambda *args, **kwargs: made[request.param](lambda *a, **k: (a, k), *args, **kwargs)
 
 
-def test_positions_along_axes_are_no_packed_rows(answered: Any) -> None:
-    assert answered(Positions(3, 1, 7), 1) is False
-    assert answered(position_ids=Positions(3, 1, 7), batch_size=1) is False
+def test_positions_along_axes_are_counted_along_the_row(answered: Any) -> None:
+    assert answered(Positions(3, 1, 7), 1) == ((("counted", (1, 7)), 1), {})
+    said = {"position_ids": Positions(3, 1, 7), "batch_size": 1}
+    assert answered(**said) == ((), {"position_ids": ("counted", (1, 7)), "batch_size": 1})
 
 
 def test_positions_of_one_dimension_are_a_row(answered: Any) -> None:
