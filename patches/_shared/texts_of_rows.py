@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from vlmpatch.api import Argument
+from vlmpatch.api import Argument, signature
 
 from .by_identity import ByIdentity
 from .compiling import compiling
@@ -20,7 +20,24 @@ MASK, POSITIONS = "attention_mask", "position_ids"
 CACHE = ("past_key_values", "cache")  # the second from transformers 5.24 on
 BOUNDARIES = ("seq_idx", "cu_seqlens")  # by which kernels are told the texts
 
+LAYERS = {
+    "qwen3_5": "Qwen3_5DecoderLayer",
+    "qwen3_5_moe": "Qwen3_5MoeDecoderLayer",
+    "qwen3_next": "Qwen3NextDecoderLayer",
+    "lfm2": "Lfm2DecoderLayer",
+    "lfm2_moe": "Lfm2MoeDecoderLayer",
+    "lfm3": "Lfm3DecoderLayer",
+}
+
 Texts = list[list[int]]  # the lengths of every row's texts
+Inside = Callable[
+    [Any, Texts], contextlib.AbstractContextManager[None]
+]  # of a layer, what runs told of texts
+
+
+def layer_of(module: str) -> str:
+    """The class of a module of transformers' that a layer is."""
+    return LAYERS[module.split(".")[2]]
 
 
 class Reader(NamedTuple):
@@ -114,6 +131,24 @@ def while_masked(known: Known) -> Callable[..., Any]:
     return masked
 
 
+def in_layer(layer: type[Any], known: Known, inside: Inside) -> Callable[..., Any]:
+    """Around the forward of a ``layer`` that is handed positions: ``inside`` where they tell texts apart."""
+    import torch
+
+    tracing = compiling()
+    _, *names = signature(layer.forward).parameters
+    place = Argument(names.index(POSITIONS), POSITIONS)
+
+    def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        positions = place.of(args, kwargs)
+        if positions is None or tracing() or torch.jit.is_tracing() or (texts := known.of(positions)) is None:
+            return original(self, *args, **kwargs)
+        with inside(self, texts):
+            return original(self, *args, **kwargs)
+
+    return forward
+
+
 def one_by_one(told: Told, reader: Reader) -> Callable[..., Any]:
     """Around a ``reader``: it is called for each text, and the results are put behind one another again."""
 
@@ -166,16 +201,16 @@ def lengths_of(positions: Any) -> Texts:
     rows = []
     for row in positions.tolist():
         begins = [0, *(place for place, position in enumerate(row) if place and not position), len(row)]
-        lengths = [end - begin for begin, end in itertools.pairwise(begins)]
-        rows.append([*_without_padding_apart(lengths)])
+        rows.append(_filled_up([end - begin for begin, end in itertools.pairwise(begins)]))
     return rows
 
 
-def _without_padding_apart(lengths: list[int]) -> Iterator[int]:
-    """Zeros that fill a row up are texts of one token, which teach nothing: one call for all of them."""
-    for alone, group in itertools.groupby(lengths, lambda length: length == 1):
-        some = [*group]
-        yield from [sum(some)] if alone else some
+def _filled_up(lengths: list[int]) -> list[int]:
+    """Zeros that fill a row up are texts of one token, which nothing follows: one call for all of them."""
+    texts = len(lengths)
+    while texts and lengths[texts - 1] == 1:
+        texts -= 1
+    return [*lengths[:texts], *([len(lengths) - texts] if texts < len(lengths) else [])]
 
 
 @functools.cache

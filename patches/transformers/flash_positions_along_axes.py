@@ -52,7 +52,7 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def of_a_row(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions = POSITIONS.of(args, kwargs)
         dimensions = 0 if positions is None else positions.dim()
-        if dimensions == AXES:
+        if dimensions == AXES and positions.shape[1] == 1:  # not of patches, by their place along two axes
             args, kwargs = POSITIONS.replaced(args, kwargs, counted(positions[0]))
         elif dimensions == 1:
             args, kwargs = POSITIONS.replaced(args, kwargs, positions[None])

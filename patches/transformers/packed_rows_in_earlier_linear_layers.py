@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from vlmpatch.api import Argument, Code, Patch, Unrecognised, signature
+from vlmpatch.api import Code, Patch, Unrecognised
 
-from .._shared.compiling import compiling
 from .._shared.texts_of_rows import (
     POSITIONS,
     RULE,
@@ -36,20 +35,14 @@ from .._shared.texts_of_rows import (
     Texts,
     Told,
     convolution,
+    in_layer,
+    layer_of,
     one_by_one,
     while_masked,
 )
 
 MASKED, CONVOLUTION = "create_causal_mask", "causal_conv1d_fn"
-LAYERS = {
-    "qwen3_5": "Qwen3_5DecoderLayer",
-    "qwen3_5_moe": "Qwen3_5MoeDecoderLayer",
-    "qwen3_next": "Qwen3NextDecoderLayer",
-    "lfm2": "Lfm2DecoderLayer",
-    "lfm2_moe": "Lfm2MoeDecoderLayer",
-}
 PARTS = ("linear_attn", "conv")  # of a layer, what is no attention
-CONVOLUTIONS = ("conv1d", "conv")  # of such a part
 HELD = {CONVOLUTION: convolution("x"), "chunk_gated_delta_rule": RULE}
 OF_TEXTS = f"{POSITIONS}=text_{POSITIONS},"
 
@@ -76,47 +69,36 @@ def _handed_on(source: str) -> bool:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Know the texts where masks are made, and have a layer read each by itself."""
-    import torch
+    told, known = Told(), Known()
+    layer = getattr(module, layer_of(module.__name__))
 
-    told, known, tracing = Told(), Known(), compiling()
-    owner = getattr(module, layer_of(module.__name__))
-    _, *names = signature(owner.forward).parameters
-    place = Argument(names.index(POSITIONS), POSITIONS)
-
-    def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        positions = place.of(args, kwargs)
-        if positions is None or tracing() or torch.jit.is_tracing():
-            return original(self, *args, **kwargs)
-        part = next((getattr(self, name) for name in PARTS if hasattr(self, name)), None)
-        texts = None if part is None else known.of(positions)
-        if texts is None:
-            return original(self, *args, **kwargs)
-        with told.texts(texts), _told_apart(patch, part, told, texts):
-            return original(self, *args, **kwargs)
+    @contextlib.contextmanager
+    def inside(self: Any, texts: Texts) -> Iterator[None]:
+        with told.texts(texts), contextlib.ExitStack() as meanwhile:
+            for name in PARTS:
+                if hasattr(self, name):
+                    meanwhile.enter_context(_told_apart(patch, getattr(self, name), told, texts))
+            yield
 
     patch.wrap(module, MASKED, while_masked(known))
-    patch.wrap(owner, "forward", forward)
+    patch.wrap(layer, "forward", in_layer(layer, known, inside))
     if "lfm2" in module.__name__ and getattr(module, CONVOLUTION, None) is not None:
         patch.wrap(module, CONVOLUTION, one_by_one(told, HELD[CONVOLUTION]))
 
 
-def layer_of(module: str) -> str:
-    """The class of a module of transformers' that a layer is."""
-    return LAYERS[module.split(".")[2]]
-
-
 @contextlib.contextmanager
 def _told_apart(patch: Patch, part: Any, told: Told, texts: Texts) -> Iterator[None]:
-    """Inside, what ``part`` holds reads each of ``texts`` by itself."""
+    """Inside, what ``part`` holds reads each of ``texts`` by itself, adapters around it too."""
     with contextlib.ExitStack() as meanwhile:
-        for name, reader in HELD.items():
-            if (held := vars(part).get(name)) is not None:
-                called = functools.partial(one_by_one(told, reader), held)
-                meanwhile.enter_context(patch.swapped(part, name, called))
-        reads = next(getattr(part, name) for name in CONVOLUTIONS if hasattr(part, name))
-        gaps = Gaps(texts, reads.kernel_size[0] - 1)
-        meanwhile.callback(reads.register_forward_pre_hook(gaps.before).remove)
-        meanwhile.callback(reads.register_forward_hook(gaps.after).remove)
+        for module in part.modules():
+            for name, reader in HELD.items():
+                if (held := vars(module).get(name)) is not None:
+                    called = functools.partial(one_by_one(told, reader), held)
+                    meanwhile.enter_context(patch.swapped(module, name, called))
+            if "kernel_size" in vars(module):
+                gaps = Gaps(texts, module.kernel_size[0] - 1)
+                meanwhile.callback(module.register_forward_pre_hook(gaps.before).remove)
+                meanwhile.callback(module.register_forward_hook(gaps.after).remove)
         yield
 
 

@@ -62,7 +62,7 @@ def test_positions_of_one_dimension_are_a_row(answered: Any) -> None:
     assert (positions.shape, size) == ((1, 7), 1)
 
 
-@pytest.mark.parametrize("positions", [Positions(1, 7), Positions(2, 7), None])
+@pytest.mark.parametrize("positions", [Positions(1, 7), Positions(2, 7), Positions(1, 7, 2), None])
 def test_others_are_handed_on(positions: Any, answered: Any) -> None:
     (given, size), _ = answered(positions, 2)
     assert given is positions

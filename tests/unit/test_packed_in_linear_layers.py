@@ -37,7 +37,7 @@ def look(kind: str, module: str, positions: str = "position_ids", source: str = 
     return linear.look(api.Code(f"transformers.models.{module}.modeling_{module}", "modeling.py", code))
 
 
-@pytest.mark.parametrize(("module", "kind"), linear.LAYERS.items())
+@pytest.mark.parametrize(("module", "kind"), texts_of_rows.LAYERS.items())
 def test_the_bug_is_known_in_each_model(module: str, kind: str) -> None:
     assert look(kind, module) is None
 
@@ -181,6 +181,7 @@ def test_every_row_has_texts_of_its_own(layer: Any) -> None:
 
 def test_zeros_that_fill_a_row_up_are_one_call(layer: Any) -> None:
     assert layer(ONES, position_ids=Rows([0, 1, 0, 0, 0]))[0] == ([1, 2, 1, 2, 3],)
+    assert layer(ONES, position_ids=Rows([0, 0, 0, 1, 2]))[0] == ([1, 1, 1, 2, 3],)
 
 
 def test_a_mask_says_what_is_read(layer: Any) -> None:
@@ -294,14 +295,17 @@ def test_later_layers_and_other_forms() -> None:
         look_earlier(EARLIER.replace("Qwen3_5DecoderLayer", "Other"))
 
 
-class Part:
-    """Of a layer, what is no attention: it holds a rule, and a convolution with torch's hooks."""
+class Convolution:
+    """With torch's hooks; what an adapter puts around one has no kernel's size of its own."""
 
-    def __init__(self, kernel: Any) -> None:
-        self.causal_conv1d_fn, self.chunk_gated_delta_rule = kernel, rule
-        self.conv1d = self
-        self.kernel_size = (4,)
+    def __init__(self, *parts: Convolution) -> None:
+        self.parts = parts
         self.hooks: list[Any] = []
+        if not parts:
+            self.kernel_size = (4,)
+
+    def modules(self) -> list[Convolution]:
+        return [self, *self.parts]
 
     def register_forward_pre_hook(self, hook: Any) -> Any:
         self.hooks.append(hook)
@@ -310,8 +314,20 @@ class Part:
     register_forward_hook = register_forward_pre_hook
 
 
+class Part:
+    """Of a layer, what is no attention: it holds a rule, and a convolution."""
+
+    def __init__(self, kernel: Any, convolution: Convolution) -> None:
+        self.causal_conv1d_fn, self.chunk_gated_delta_rule = kernel, rule
+        self.conv1d = convolution
+
+    def modules(self) -> list[Any]:
+        return [self, *self.conv1d.modules()]
+
+
+@pytest.mark.parametrize("adapted", [False, True])
 @pytest.mark.parametrize("kernel", [None, convolve])
-def test_what_a_layer_holds_is_put_back(kernel: Any, world: type[World]) -> None:
+def test_what_a_layer_holds_is_put_back(kernel: Any, adapted: bool, world: type[World]) -> None:
     swapped: list[str] = []
 
     @contextlib.contextmanager
@@ -322,13 +338,16 @@ def test_what_a_layer_holds_is_put_back(kernel: Any, world: type[World]) -> None
         yield
         setattr(owner, name, before)
 
-    told, part, patch = texts_of_rows.Told(), Part(kernel), types.SimpleNamespace(swapped=swap)
+    plain = Convolution()
+    part = Part(kernel, Convolution(plain, Convolution()) if adapted else plain)
+    told, patch = texts_of_rows.Told(), types.SimpleNamespace(swapped=swap)
     with told.texts([[2, 3]]), earlier._told_apart(patch, part, told, [[2, 3]]):
         assert part.chunk_gated_delta_rule(ONES, ONES, ONES, g=ONES, beta=ONES)[0].rows == ([1, 2, 1, 2, 3],)
-        assert len(part.hooks) == 2
+        assert [len(each.hooks) for each in part.conv1d.modules()] == ([0, 2, 2] if adapted else [2])
         if kernel is not None:
             assert part.causal_conv1d_fn(x=ONES, weight=None, seq_idx=None).rows == ([1, 2, 1, 2, 3],)
-    assert (part.causal_conv1d_fn, part.chunk_gated_delta_rule, part.hooks) == (kernel, rule, [])
+    assert (part.causal_conv1d_fn, part.chunk_gated_delta_rule) == (kernel, rule)
+    assert not any(each.hooks for each in part.conv1d.modules())
     assert swapped == ["chunk_gated_delta_rule"] if kernel is None else len(swapped) == 2
 
 
