@@ -63,7 +63,8 @@ def _names(chain: Any) -> Iterator[str]:
         yield f"{home}.{found.__qualname__} has become {where}"
     if "<locals>" not in where and hasattr(raw, "__qualname__") and name is None:
         yield f"{where} does not lead to ours"
-    if name is not None and inspect.ismodule(name.holder):
+    # Of what a module took from another package that one name is meant.
+    if name is not None and inspect.ismodule(name.holder) and _package(home) == _package(name.holder):
         yield from (f"{each.holder.__name__} has {where} as it was" for each in everywhere(raw, [name.name]))
 
 
