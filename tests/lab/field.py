@@ -12,6 +12,7 @@ import copy
 import dataclasses
 import functools
 import importlib
+import itertools
 import json
 import tempfile
 import threading
@@ -25,7 +26,7 @@ import torch
 import torch.distributed as dist
 import transformers
 
-from tests.families._shared.sizes import MROPE, QWEN3_VISION, QWEN_IDS, TEXT
+from tests.families._shared.sizes import IMAGE, MROPE, QWEN3_VISION, QWEN_IDS, TEXT
 from tests.lab import flash, saving, sixteen_bits, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
@@ -1657,7 +1658,70 @@ def patch_positions(cell: Cell, folder: Path) -> Gradients:
     return {"positions": found}
 
 
+def images_of_rows(cell: Cell, folder: Path) -> Gradients:
+    """Rows with two images, one and none, which a rank has in one batch, held against each by itself."""
+
+    def make(said: Cell) -> Any:
+        model = loading.prepare(said, folder)
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            if not parameter.any():  # gates that begin at zero, behind which nothing would be seen
+                torch.nn.init.normal_(parameter, std=0.1)
+        return model
+
+    right = make(dataclasses.replace(cell, checkpointing="off"))
+    for rank in range(WORLD):
+        rows = _rows_with_images(rank)
+        for row in rows:
+            (right(**row).loss / len(rows) / WORLD).backward()  # of one length, so that each has its share
+    model = make(cell)
+    engine = engines.ENGINES[cell.engine](cell, model)
+    engine.backward(engine.forward(_filled_up(_rows_with_images(dist.get_rank()))))
+    found = recording.gradients(engine, model)
+    check(found, {name: p.grad for name, p in right.named_parameters() if p.grad is not None})
+    return found
+
+
+def _rows_with_images(rank: int) -> list[Batch]:
+    """As Mllama's processor makes them of one text each; each image is of two tiles, the text looks at it."""
+    drawn = torch.Generator().manual_seed(rank)
+    rows = []
+    for images in (2, 1, 0):
+        ids = torch.randint(10, BEHIND_SPECIAL, (1, 14), generator=drawn)
+        looks = torch.zeros(1, 14, images, 2, dtype=torch.long)
+        begins = [4, 8][:images]
+        for number, (begin, end) in enumerate(itertools.pairwise([*begins, 14])):
+            ids[:, begin] = IMAGE
+            looks[:, begin:end, number] = 1
+        row = {"input_ids": ids, "labels": ids.masked_fill(ids == IMAGE, -100)}
+        row["labels"][:, [4, 8]] = -100  # as many are learnt in each row
+        if images:
+            row["pixel_values"] = torch.randn(1, images, 2, 3, 28, 28, generator=drawn)
+            row["aspect_ratio_ids"] = torch.full((1, images), 2)
+            row["aspect_ratio_mask"] = torch.ones(1, images, 2, dtype=torch.long)
+            row["cross_attention_mask"] = looks
+        rows.append(row)
+    return rows
+
+
+def _filled_up(rows: list[Batch]) -> Batch:
+    """As the processor makes them of several texts: one batch, with zeros for images that are not there."""
+    along = {"pixel_values": 1, "aspect_ratio_ids": 1, "aspect_ratio_mask": 1, "cross_attention_mask": 2}
+    first, *rest = rows  # which has the most
+    batch = {name: [value] for name, value in first.items()}
+    for row in rest:
+        for name, value in first.items():
+            filled = torch.zeros_like(value)
+            if name in row:
+                filled.narrow(along.get(name, 0), 0, row[name].shape[along.get(name, 0)]).copy_(row[name])
+            batch[name].append(filled)
+    filled_up = {name: torch.cat(values) for name, values in batch.items()}
+    filled_up["aspect_ratio_mask"][:, :, 0] = 1  # of what is not there too
+    return filled_up
+
+
 SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
+    "images_of_rows": images_of_rows,
     "far_positions": far_positions,
     "patch_positions": patch_positions,
     "unmasked": unmasked,

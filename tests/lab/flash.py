@@ -6,13 +6,13 @@ A kernel reads beyond the end of a batch where boundaries say so; these refuse.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-import transformers.integrations.flash_attention as integration
 import transformers.modeling_flash_attention_utils as utils
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -28,6 +28,7 @@ def use(model: Any, attention: str) -> None:
 @contextlib.contextmanager
 def stood_in() -> Iterator[None]:
     """Inside, transformers finds these for kernels."""
+    integration: Any = importlib.import_module("transformers.integrations.flash_attention")  # since 4.48
     pages = _with_pages()
     kernels = (_whole, _packed, *([None] if pages else []), utils._pad_input, utils._unpad_input)
     names: Any = (_names, dict) if pages else _names
