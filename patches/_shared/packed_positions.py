@@ -13,7 +13,7 @@ def begin_again(positions: Any) -> bool:
     """
     import torch
 
-    if not _readable(positions):
+    if not readable(positions):
         return False
     with torch._C.DisableTorchFunction():  # a mode of a script's may count what it sees
         if positions.dim() != 2 or positions.shape[1] < 2:
@@ -25,7 +25,7 @@ def begin_again(positions: Any) -> bool:
     return packed
 
 
-def _readable(tensor: Any) -> bool:
+def readable(tensor: Any) -> bool:
     """Whether it has numbers, and no transform, no tracer and no mode of a script's looks on.
 
     On the meta device and in FakeTensorMode there are none; under vmap and while a CUDA graph is captured a

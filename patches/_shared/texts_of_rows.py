@@ -14,7 +14,7 @@ from vlmpatch.api import Argument, signature
 
 from .by_identity import ByIdentity
 from .compiling import compiling
-from .packed_positions import begin_again
+from .packed_positions import begin_again, readable
 
 MASK, POSITIONS = "attention_mask", "position_ids"
 CACHE = ("past_key_values", "cache")  # the second from transformers 5.24 on
@@ -89,12 +89,12 @@ class Known:
 
     def __init__(self) -> None:
         self._texts = ByIdentity()
-        self._last: tuple[Texts, Any] | None = None  # and the device
+        self._last: tuple[Texts, Any, list[list[int]]] | None = None  # the device, and the positions
 
     def put(self, positions: Any, texts: Texts | None) -> None:
-        """Remember what ``positions`` tell apart, for as long as they live."""
+        """Remember the texts of ``positions``, for as long as these live."""
         self._texts.put(positions, (texts,))
-        self._last = None if texts is None else (texts, positions.device)
+        self._last = None if texts is None else (texts, positions.device, positions.tolist())
 
     def of(self, positions: Any) -> Texts | None:
         """The texts, or None where there is one, or no mask was made of ``positions``."""
@@ -107,14 +107,14 @@ class Known:
 
     def _of_copy(self, positions: Any) -> Texts | None:
         """A model that lies on several devices hands its layers copies."""
-        if self._last is None or self._last[1] == positions.device:
+        if self._last is None or self._last[1] == positions.device or not readable(positions):
             return None
-        texts = self._last[0]
-        return texts if begin_again(positions) and lengths_of(positions) == texts else None
+        texts, _, said = self._last
+        return texts if positions.tolist() == said else None
 
 
 def while_masked(known: Known) -> Callable[..., Any]:
-    """Around what makes a mask, by keywords: the texts that attention finds in the positions, if it looks."""
+    """Around what makes a mask, by keywords: the texts that attention keeps apart."""
     import torch
 
     tracing = compiling()
@@ -122,10 +122,12 @@ def while_masked(known: Known) -> Callable[..., Any]:
     def masked(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         positions = kwargs.get(POSITIONS)
         if positions is not None and not (tracing() or torch.jit.is_tracing()):
+            mask = kwargs.get(MASK)
             # It does so without a mask, and beside a cache only while gradients are recorded.
             cached = any(kwargs.get(name) is not None for name in CACHE)
-            looks = kwargs.get(MASK) is None and (torch.is_grad_enabled() or not cached)
-            known.put(positions, lengths_of(positions) if looks and begin_again(positions) else None)
+            looks = mask is None and (torch.is_grad_enabled() or not cached)
+            texts = lengths_of(positions) if looks and begin_again(positions) else None
+            known.put(positions, texts if mask is None else texts_of_mask(mask, positions))
         return original(*args, **kwargs)
 
     return masked
@@ -203,6 +205,39 @@ def lengths_of(positions: Any) -> Texts:
         begins = [0, *(place for place, position in enumerate(row) if place and not position), len(row)]
         rows.append(_filled_up([end - begin for begin, end in itertools.pairwise(begins)]))
     return rows
+
+
+def texts_of_mask(mask: Any, positions: Any) -> Texts | None:
+    """The texts that a ``mask`` of every query and key tells apart; None where it is another, or all is one.
+
+    A text begins where neither it nor what follows sees anything that comes before.
+
+    Args:
+        mask: of shape [rows, 1, length, length], True where a query sees a key, or 0 where nothing is taken
+            off its score.
+        positions: of shape [rows, length]; those of one text do not come back to 0.
+    """
+    import torch
+
+    if not (readable(mask) and readable(positions)) or positions.dim() != 2:
+        return None
+    rows, length = positions.shape
+    with torch._C.DisableTorchFunction():
+        if mask.shape != (rows, 1, length, length) or not (
+            mask.is_floating_point() or mask.dtype == torch.bool
+        ):
+            return None
+        if not ((positions[:, 1:] == 0) & (positions[:, :-1] > 0)).any():
+            return None
+        seen = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] > torch.finfo(mask.dtype).min / 2
+        places = torch.arange(length, device=mask.device).expand(rows, -1)
+        first = torch.where(seen.any(-1), seen.byte().argmax(-1), places)  # the first key that a query sees
+        begin = (first.flip(-1).cummin(-1).values.flip(-1) >= places).tolist()
+    texts = []
+    for row in begin:
+        ends = [*(place for place in range(length) if row[place]), length]
+        texts.append(_filled_up([end - start for start, end in itertools.pairwise(ends)]))
+    return texts if any(sum(length > 1 for length in row) > 1 for row in texts) else None
 
 
 def _filled_up(lengths: list[int]) -> list[int]:

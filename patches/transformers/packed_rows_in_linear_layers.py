@@ -3,8 +3,9 @@
 What the user sees: no error. Texts packed into one row and told apart by ``position_ids`` that begin again
 at 0 (``DataCollatorWithFlattening``, TRL's ``padding_free`` and ``packing``), without a mask, train as one
 text in every layer of Qwen3.5, Qwen3-Next, LFM2 and LFM3 that is not attention, and so in MiniCPM-V 4.6
-and 4.7, LFM2-VL and LFM3-VL: gradients of these layers are 91 % off and more. Where boundaries are said too
-(newer TRL), ``can't keep packed sequences apart without``, and the name of a package.
+and 4.7, LFM2-VL and LFM3-VL: gradients of these layers are 91 % off and more. So do those that a mask of
+every query and key tells apart (LLaMA-Factory's ``neat_packing`` without flash attention). Where boundaries
+are said too (newer TRL), ``can't keep packed sequences apart without``, and the name of a package.
 
 Why: attention looks for rows in the positions. A layer of linear attention hands on what it has read to all
 that follows, and its convolution the last tokens; neither is told of the rows, whatever kernels there are.
@@ -15,9 +16,10 @@ transformers 5.20 and later refuse, and earlier releases take no notice.
 In transformers since these models came, the first with 4.54; here for releases from 5.16 on, whose layers
 call functions of their module. 5.24 has it still.
 
-The change: where attention looks for rows in such positions, a layer calls the convolution and the rule of
-linear attention for each text by itself, unless boundaries were said and the package is there. Nothing else
-of the layer is called more than once. Left alone: positions with gaps, all of them zero, any mask that the
+The change: where attention looks for rows in such positions, or positions come back to 0 and a mask of shape
+``[rows, 1, length, length]`` lets no text see another, a layer calls the convolution and the rule of linear
+attention for each text by itself, unless boundaries were said and the package is there. Nothing else of the
+layer is called more than once. Left alone: positions with gaps, all of them zero, any other mask that the
 caller gave, a cache that holds something, a model that is being compiled or traced.
 
 Upstream: https://github.com/huggingface/transformers/issues/46093,

@@ -21,11 +21,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 import transformers
 
+from tests.families._shared.files import SHAREGPT
 from tests.families._shared.sizes import IMAGE, MROPE, QWEN3_VISION, QWEN_IDS, TEXT
 from tests.lab import flash, saving, sixteen_bits, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
@@ -35,6 +37,7 @@ from vlmpatch_lab.patience import stretched
 TOLERANCE = 1e-5
 LARGE = 26  # patches along the side of an image; Idefics3 has as many
 RATE = 4096.0  # of one step that says the gradient: what the weight was before is rounded away
+TEXTS = 8  # that LLaMA-Factory packs
 BEHIND_SPECIAL = 60  # token ids of texts alone, whatever stands for an image
 KINDS = 3  # of rows, for a head that tells them apart
 SMOOTHED = {"label_smoothing_factor": 0.1}
@@ -667,7 +670,17 @@ def packed_linear_next(cell: Cell, folder: Path) -> Gradients:
 
 def packed_linear_said(cell: Cell, folder: Path) -> Gradients:
     """Boundaries are said too, as newer TRL does; the packages whose kernels take them are not there."""
-    return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL, said=True)
+    return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL, _boundaries)
+
+
+def packed_linear_masked(cell: Cell, folder: Path) -> Gradients:
+    """A mask of every query and key tells the texts apart, as of LLaMA-Factory's ``neat_packing``."""
+    return _told_apart(cell, _qwen3_5, BEHIND_SPECIAL, _masked)
+
+
+def packed_linear_next_masked(cell: Cell, folder: Path) -> Gradients:
+    """The same of Qwen3-Next."""
+    return _told_apart(cell, _qwen3_next, BEHIND_SPECIAL, _masked)
 
 
 def packed_convolved(cell: Cell, folder: Path) -> Gradients:
@@ -707,12 +720,55 @@ def _attending(cell: Cell, folder: Path, attention: str) -> Any:
     return model
 
 
-def _told_apart(cell: Cell, make: Callable[[], Any], first: int, said: bool = False) -> Gradients:
-    """Packed rows of token ids from ``first`` on, held against each row by itself."""
+def neat_packing(cell: Cell, folder: Path) -> Gradients:
+    """LLaMA-Factory packs texts without an image, held against its batches of each by itself."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    found = list[Gradients]()
+    with (
+        tempfile.TemporaryDirectory(prefix="texts-") as name,
+        mock.patch.object(dist, "destroy_process_group"),  # the second is trained by the same ranks
+    ):
+        home = Path(name)
+        told = {"dataset_dir": str(_texts(home)), "cutoff_len": 1024}
+        told |= {"finetuning_type": "full", "freeze_vision_tower": True}
+        for packed, steps in ((True, 1), (False, TEXTS // WORLD)):
+            recorded = trainers.record(home / f"{steps}.pt")
+            batches = {"packing": packed, "neat_packing": packed, "gradient_accumulation_steps": steps}
+            trainers.llamafactory(cell, folder, home / "output", **told, **batches)
+            found.append(torch.load(recorded[0]))
+    check(found[0], found[1])
+    return found[0]
+
+
+def _texts(home: Path) -> Path:
+    """Rows in LLaMA-Factory's words; each teaches as many tokens as any other."""
+    asked = ("hello world", "a cat", "describe the user", "you are a helpful assistant")
+    rows = [
+        {"role": role, "content": content}
+        for number in range(TEXTS)
+        for role, content in (("user", asked[number % len(asked)]), ("assistant", "a cat hello "))
+    ]
+    lines = [json.dumps({"messages": rows[begin : begin + 2]}) for begin in range(0, len(rows), 2)]
+    (home / "sft.jsonl").write_text("\n".join(lines))
+    words = {**SHAREGPT, "columns": {"messages": "messages"}}
+    (home / "dataset_info.json").write_text(json.dumps({"sft": {"file_name": "sft.jsonl", **words}}))
+    return home
+
+
+def _told_apart(
+    cell: Cell,
+    make: Callable[[], Any],
+    first: int,
+    said: Callable[[list[torch.Tensor]], Batch] = lambda _: {},
+) -> Gradients:
+    """Packed rows of token ids from ``first`` on, held against each row by itself.
+
+    ``said`` makes what is said of packed rows besides their positions.
+    """
     model = make()
     engine = engines.ENGINES[cell.engine](cell, model)
     packs = [[row + first for row in rows] for rows in _rows(cell, dist.get_rank())]
-    losses = [engine.forward(_packed(rows) | (_boundaries(rows) if said else {})) for rows in packs]
+    losses = [engine.forward(_packed(rows) | said(rows)) for rows in packs]
     engine.backward(torch.stack(losses).sum())
     found = recording.gradients(engine, model)
     right = make()
@@ -748,6 +804,12 @@ def _boundaries(rows: list[torch.Tensor]) -> Batch:
     longest = {f"max_length_{side}": int(lengths.max()) for side in "qk"}
     owner = torch.repeat_interleave(torch.arange(len(rows)), lengths).int()[None]
     return {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "seq_idx": owner, **longest}
+
+
+def _masked(rows: list[torch.Tensor]) -> Batch:
+    """What LLaMA-Factory's collator makes of them."""
+    seen = torch.block_diag(*(torch.ones(row.shape[1], row.shape[1]).tril() for row in rows))
+    return {"attention_mask": torch.where(seen > 0, 0.0, torch.finfo(seen.dtype).min)[None, None]}
 
 
 # --- layers that share keys and values -----------------------------------------------------------
@@ -1738,6 +1800,9 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "flash_packed": flash_packed,
     "packed_linear_next": packed_linear_next,
     "packed_linear_said": packed_linear_said,
+    "packed_linear_masked": packed_linear_masked,
+    "packed_linear_next_masked": packed_linear_next_masked,
+    "neat_packing": neat_packing,
     "packed_convolved": packed_convolved,
     "prefix": prefix,
     "projected": projected,

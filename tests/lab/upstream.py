@@ -12,7 +12,11 @@ from tests.lab.envs import Stack
 
 UPSTREAM = launch.ROOT / "upstream"
 STACK = envs.NEWEST
-STACKS = {"swift": "swift460", "trl": "trl116"}  # of packages that it does not have
+STACKS = {  # of packages that it does not have
+    "swift": "swift460",
+    "trl": "trl116",
+    "llamafactory": "llamafactory095",
+}
 # Failures that the report of another one tells of, too.
 SAME_REPORT = {"F01": "F06", "F02": "F08", "F03": "F06", "F50": "F53"}
 SOURCE = re.compile(r"^\+\+\+ b/(?:src/)?(\S+)", re.M)

@@ -134,6 +134,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> type[World]:
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(texts_of_rows, "_is_there", lambda package: package in World.installed)
     monkeypatch.setattr(texts_of_rows, "begin_again", lambda positions: positions.rows[0].count(0) > 1)
+    monkeypatch.setattr(texts_of_rows, "readable", lambda tensor: isinstance(tensor, Rows))
     return World
 
 
@@ -187,6 +188,25 @@ def test_zeros_that_fill_a_row_up_are_one_call(layer: Any) -> None:
 def test_a_mask_says_what_is_read(layer: Any) -> None:
     assert layer(ONES, position_ids=PACKED, attention_mask=object())[0] == (AS_ONE,)
     assert layer(ONES, position_ids=PACKED)[0] == ([1, 2, 1, 2, 3],)
+
+
+def test_texts_that_a_mask_tells_apart(
+    layer: Any, monkeypatch: pytest.MonkeyPatch, world: type[World]
+) -> None:
+    asked = []
+
+    def of_mask(mask: Any, positions: Any) -> list[list[int]]:
+        asked.append((mask, positions))
+        return [[3, 2]]
+
+    monkeypatch.setattr(texts_of_rows, "texts_of_mask", of_mask)
+    mask, positions = object(), Rows([0, 1, 1, 0, 1])  # an image stands still
+    assert layer(ONES, position_ids=positions, attention_mask=mask)[0] == ([1, 2, 3, 1, 2],)
+    assert asked == [(mask, positions)]
+    moved = Rows([0, 1, 1, 0, 1], device="cuda:1")
+    assert layer(ONES, moved, position_ids=positions, attention_mask=mask)[0] == ([1, 2, 3, 1, 2],)
+    world.compiled = True
+    assert layer(ONES, position_ids=positions, attention_mask=mask)[0] == (AS_ONE,)
 
 
 @pytest.mark.parametrize("name", ["cache", "past_key_values"])

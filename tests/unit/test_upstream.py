@@ -41,6 +41,7 @@ def test_a_report_is_whole(case: str) -> None:
 REPOSITORIES = {
     "accelerate": "huggingface/accelerate",
     "deepspeed": "deepspeedai/DeepSpeed",
+    "llamafactory": "hiyouga/LlamaFactory",
     "peft": "huggingface/peft",
     "swift": "modelscope/ms-swift",
     "torch": "pytorch/pytorch",
