@@ -1305,6 +1305,54 @@ def trl_images(cell: Cell, folder: Path) -> Gradients:
     return found[1]
 
 
+def trl_padded_right(cell: Cell, folder: Path) -> Gradients:
+    """TRL's GRPO, prompts of two lengths, a processor that pads on the right: as one of the left."""
+    trainers = importlib.import_module("tests.lab.trainers")
+    found: dict[str, Gradients] = {}
+    with tempfile.TemporaryDirectory(prefix="sides-") as name:
+        for side in ("left", "right"):
+            recorded = trainers.record(Path(name) / f"{side}.pt")
+            trainers.trl_grpo_lengths(cell, folder, Path(name) / "output", side)
+            found[side] = torch.load(recorded[0])
+    check(found["right"], found["left"])
+    return found["right"]
+
+
+def texts_accumulated(cell: Cell, folder: Path) -> Gradients:
+    """FSDP2, a dtype for the sums, windows of two micro-batches: texts alone, then a text and an image."""
+    return _summed(cell, folder, ("text", "text"), ("text", "image"))
+
+
+def image_after_text(cell: Cell, folder: Path) -> Gradients:
+    """The same, after a window of images."""
+    return _summed(cell, folder, ("image", "image"), ("text", "image"))
+
+
+def _summed(cell: Cell, folder: Path, *windows: tuple[str, str]) -> Gradients:
+    fsdp: Any = importlib.import_module("torch.distributed._composable.fsdp")
+    mesh = importlib.import_module("torch.distributed.device_mesh").init_device_mesh("cpu", (WORLD,))
+    model: Any = loading.prepare(cell, folder)
+    said = {"mesh": mesh, "mp_policy": fsdp.MixedPrecisionPolicy(reduce_dtype=torch.float64)}
+    for part in (*engines.blocks_of(model), model):
+        fsdp.fully_shard(part, **said)
+    rows, right, found = samples.Samples(cell, folder), loading.prepare(cell, folder), Gradients()
+    for window in windows:
+        for turn, kind in enumerate(window):
+            batches = [samples.KINDS[kind](rows, 2 * rank + turn) for rank in range(WORLD)]
+            model.set_requires_gradient_sync(turn == 1)
+            (model(**batches[dist.get_rank()]).loss / 2).backward()
+            for batch in batches:
+                loading.forget(right)
+                (right(**batch).loss / 2 / WORLD).backward()
+        wanted = {name: p.grad for name, p in right.named_parameters() if p.grad is not None}
+        whole = {name: p.grad.full_tensor() for name, p in model.named_parameters() if p.grad is not None}
+        check({name: value for name, value in whole.items() if name in wanted}, wanted)
+        found |= whole
+        model.zero_grad()
+        right.zero_grad()
+    return found
+
+
 def evaluated_first(cell: Cell, folder: Path) -> Gradients:
     """HF Trainer that evaluates before it trains, a row a rank."""
     return _evaluated_first(cell, lambda model: model)
@@ -1823,6 +1871,9 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "swift_spread_smoothed": swift_spread_smoothed,
     "swift_texts": swift_texts,
     "trl_images": trl_images,
+    "trl_padded_right": trl_padded_right,
+    "texts_accumulated": texts_accumulated,
+    "image_after_text": image_after_text,
     "short_window": short_window,
     "short_window_loop": short_window_loop,
     "streamed_window": streamed_window,

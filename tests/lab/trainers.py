@@ -504,13 +504,27 @@ def trl_grpo_mixed(cell: Cell, folder: Path, output: Path) -> None:
     _answer(cell, folder, output, made, shuffle_dataset=False)
 
 
+def trl_grpo_lengths(cell: Cell, folder: Path, output: Path, side: str) -> None:
+    """Answers to an image, after prompts of two lengths in a batch; the processor pads on ``side``."""
+    import datasets
+
+    told = "describe the image", "describe an image"
+    asked = [[{"role": "user", "content": told[n % 2]}] for n in range(4)]
+    data = [
+        {"prompt": each, "image": row["images"][0]}
+        for each, row in zip(asked, rows(folder, "sft"), strict=False)
+    ]
+    made = datasets.Dataset.from_list(data).cast_column("image", datasets.Image())
+    _answer(cell, folder, output, made, side=side, per_device_train_batch_size=4, shuffle_dataset=False)
+
+
 ASKED = {"prompt": [{"role": "user", "content": "describe the image"}]}
 
 
-def _answer(cell: Cell, folder: Path, output: Path, data: Any, **more: Any) -> None:
+def _answer(cell: Cell, folder: Path, output: Path, data: Any, *, side: str = "left", **more: Any) -> None:
     import trl
 
-    processor = transformers.AutoProcessor.from_pretrained(folder, padding_side="left")
+    processor = transformers.AutoProcessor.from_pretrained(folder, padding_side=side)
     settings = trl.GRPOConfig(
         **{**said_of(cell, output), "per_device_train_batch_size": 2, **more},
         num_generations=2,

@@ -1,14 +1,17 @@
-"""TRL's trainers: who chooses ``use_reentrant``, and which ranks gather the images of a batch."""
+"""TRL's trainers: who chooses ``use_reentrant``, which ranks gather images, where prompts are padded."""
 
 from __future__ import annotations
 
 import importlib
+import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
 import vlmpatch
+from vlmpatch import api
 from vlmpatch.api import Patch
 from vlmpatch.journal.journal import Journal
 
@@ -128,3 +131,82 @@ def test_what_gathers_no_images_is_left_alone(scoring: ModuleType, said: str) ->
     trainer.log_multimodal = said != "unlogged"
     trainer._generate_and_score_completions([{} if said == "texts" else {"images": []}])
     assert scoring.gathered == []
+
+
+ASKING = """
+class GRPOTrainer:
+    def __init__(self, processing_class):
+        self.processing_class, self.seen = processing_class, []
+
+    def see(self, what):
+        tokenizer = getattr(self.processing_class, "tokenizer", None)
+        self.seen.append((what, getattr(tokenizer, "padding_side", "")))
+
+    def _generate(self, prompts):
+        self.see("rollout")
+
+    def _calculate_rewards(self, inputs):
+        self.see("reward")
+        if inputs == "fails":
+            raise RuntimeError("a reward")
+
+    def _generate_and_score_completions(self, inputs):
+        self._generate(inputs)
+        prompts_text = inputs
+        self.processing_class(self, text=prompts_text, padding=True, return_tensors="pt")
+        self._calculate_rewards(inputs)
+        return inputs
+"""
+
+
+class Processor:
+    """Says which side it was asked to pad on."""
+
+    def __init__(self, side: str) -> None:
+        self.tokenizer = SimpleNamespace(padding_side=side)
+
+    def __call__(self, trainer: Any, **said: Any) -> None:
+        trainer.see("prompts")
+
+
+@pytest.fixture
+def asking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A trainer that asks for prompts without a side, in a file of its own: the patch reads it."""
+    (tmp_path / "asking_trainer.py").write_text(ASKING)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module("asking_trainer")
+    monkeypatch.delitem(sys.modules, "asking_trainer")
+    patch: Any = importlib.import_module("vlmpatch.patches.trl.trl_token_types_padded_left")
+    assert patch.look(api.of_module(module)) is None
+    patch.apply(Patch("p", Journal()), module)
+    return module.GRPOTrainer
+
+
+def test_prompts_are_padded_left_and_the_rest_as_the_caller_says(asking: Any) -> None:
+    trainer = asking(Processor("right"))
+    assert trainer._generate_and_score_completions("rows") == "rows"
+    assert trainer.seen == [("rollout", "right"), ("prompts", "left"), ("reward", "right")]
+    assert trainer.processing_class.tokenizer.padding_side == "right"
+    trainer._calculate_rewards("rows")
+    assert trainer.seen[-1] == ("reward", "right")
+
+
+def test_the_side_comes_back_after_an_error(asking: Any) -> None:
+    trainer = asking(Processor("right"))
+    with pytest.raises(RuntimeError, match="a reward"):
+        trainer._generate_and_score_completions("fails")
+    assert trainer.processing_class.tokenizer.padding_side == "right"
+    trainer._generate(())
+    assert trainer.seen[-1] == ("rollout", "right")
+
+
+def test_a_processor_of_the_left_is_left_alone(asking: Any) -> None:
+    trainer = asking(Processor("left"))
+    trainer._generate_and_score_completions("rows")
+    assert {side for _, side in trainer.seen} == {"left"}
+
+
+def test_a_tokenizer_is_left_alone(asking: Any) -> None:
+    trainer = asking(lambda *args, **said: None)
+    assert trainer._generate_and_score_completions("rows") == "rows"
+    assert {side for _, side in trainer.seen} == {""}
