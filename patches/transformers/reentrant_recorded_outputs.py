@@ -36,7 +36,8 @@ from .._shared.checkpointed import all_blocks_of
 DOOR = "CheckpointFunction.apply(function, preserve, *args)"
 LISTS = "transformers.utils.output_capturing"  # since 5.2
 COLLECTOR = "_active_collector"
-HOOK, APPENDS = "install_output_capuring_hook", "collected_outputs = _active_collector.get()"
+HOOKS = ("install_output_capuring_hook", "install_output_capturing_hook")  # the second in 5.6.0
+APPENDS = "collected_outputs = _active_collector.get()"
 WRAPS, WRAPPED = "transformers.utils.generic", "def wrapped_forward("  # until 5.1
 COLLECTED = ("collected_outputs", "index", "key", "orig_forward")  # what it knows
 LAYERS = "monkey_patched_layers"  # with such forwards, as the model's forward has them
@@ -85,7 +86,7 @@ def look(code: Code) -> str | None:
     if code.module.startswith("torch"):
         known = DOOR in code.source
     elif code.module == LISTS:
-        hook = code.function(HOOK)
+        hook = next(filter(None, map(code.function, HOOKS)), None)
         known = COLLECTOR in code.names and hook is not None and APPENDS in hook
     else:
         found = code.function("check_model_inputs")

@@ -39,7 +39,12 @@ def look(module: str, source: str) -> Any:
 
 @pytest.mark.parametrize(
     ("module", "source"),
-    [(TORCH, f"def checkpoint():\n    {recorded.DOOR}\n"), (recorded.LISTS, LISTS), (GENERIC, WRAPPED)],
+    [
+        (TORCH, f"def checkpoint():\n    {recorded.DOOR}\n"),
+        (recorded.LISTS, LISTS),
+        (recorded.LISTS, LISTS.replace("capuring", "capturing")),
+        (GENERIC, WRAPPED),
+    ],
 )
 def test_each_form_is_known(module: str, source: str) -> None:
     assert look(module, source) is None
