@@ -9,6 +9,7 @@ FOLDER holds ``reports.jsonl`` and ``unrelated.jsonl``, one report a line with `
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
@@ -184,5 +185,16 @@ def first_round(folder: Path) -> int:
     return 1 if claims else 0
 
 
+def asked() -> Path:
+    """The folder that the command names; exits where it holds no reports."""
+    parser = argparse.ArgumentParser(prog="python -m bench.explain")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="with reports.jsonl and unrelated.jsonl")
+    folder: Path = parser.parse_args().folder
+    for name in ("reports.jsonl", "unrelated.jsonl"):
+        if not (folder / name).is_file():
+            parser.error(f"{folder} has no {name}")
+    return folder
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(asked()))
