@@ -16,9 +16,8 @@ The change: such a token looks at images of its own row, as it does where the ro
 layers make of a row without an image beside others is passed over, as if they were left out. Tokens before an
 image go on looking at their row's images: that is another question, which upstream has not settled, and a
 model that was trained otherwise would answer otherwise where it is used. So do tokens that are generated for
-a row without an image beside others. Left alone: a batch of one row, a
-call without images or without ``aspect_ratio_ids`` (an image that is there has one above 0), a model that is
-being compiled.
+a row without an image beside others. Left alone: batches of one row, or in which no image is filled up (such
+a one has 0 for its ``aspect_ratio_ids``, and no token looks at it), a model that is being compiled.
 
 Upstream: https://github.com/huggingface/transformers/issues/39379,
 https://github.com/huggingface/transformers/issues/35937
@@ -35,19 +34,20 @@ from typing import Any
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 from .._shared.compiling import compiling
+from .._shared.packed_positions import readable
 
 PREPARE, LAYER = "_prepare_cross_attention_mask", "MllamaCrossAttentionDecoderLayer"
 MODELS = ("MllamaModel", "MllamaForConditionalGeneration")  # the first from 4.52 on
 PIXELS, ASPECTS = Argument(1, "pixel_values"), Argument(3, "aspect_ratio_ids")
+ASKED = Argument(0, "cross_attention_mask")
 HIDDEN, LOOKS = Argument(0, "hidden_states"), Argument(4, "full_text_row_masked_out_mask")
 PARAMETERS = ("self", "input_ids", PIXELS.name, "aspect_ratio_mask", ASPECTS.name)
 OPENED = "cross_attention_mask *= full_text_row_masked_out_mask"
 NO_IMAGE = 0  # what stands for the aspect ratio of an image that fills a row up
-TEXT = -1  # of what ``LOOKS`` says of a token, 0 or 1 otherwise: its row has no image
 
 
 class Running(threading.local):
-    """Which images of the forward that runs in this thread fill rows up; [rows, images]."""
+    """Which images of the forward that runs in this thread may fill rows up; [rows, images]."""
 
     blank: Any = None
 
@@ -83,20 +83,21 @@ def apply(patch: Patch, module: ModuleType) -> None:
     def forward(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         aspects = ASPECTS.of(args, kwargs)
         alone = PIXELS.of(args, kwargs) is None or aspects is None or len(aspects) == 1
-        with running.told(None if alone or tracing() else aspects == NO_IMAGE):
+        blank = None if alone or tracing() or not readable(aspects) else aspects == NO_IMAGE
+        with running.told(blank if blank is not None and blank.any() else None):
             return original(self, *args, **kwargs)
 
     def prepare(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         mask, looks = original(*args, **kwargs)
-        blank = running.blank
-        if blank is None or blank.dim() != 2 or len(blank) != len(mask):
+        blank, asked = running.blank, ASKED.of(args, kwargs)
+        if blank is None or asked.shape[:1] + asked.shape[2:3] != blank.shape:
             return mask, looks
-        return kept_apart(mask, looks, blank.to(mask.device))
+        return kept_apart(mask, looks, blank.to(mask.device) & ~asked.bool().any(dim=3).any(dim=1))
 
     def layer(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         hidden, looks = HIDDEN.of(args, kwargs), LOOKS.of(args, kwargs)
         found = original(self, *args, **kwargs)
-        if looks is None or len(looks) == 1:
+        if looks is None or looks.shape[1] == 1:
             return found
         if isinstance(found, tuple):  # until 4.55
             return (left_out(found[0], hidden, looks), *found[1:])
@@ -109,26 +110,25 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
 
 def kept_apart(mask: Any, looks: Any, blank: Any) -> tuple[Any, Any]:
-    """Keep tokens from blank images, and mark those of rows that have no other.
+    """Keep tokens from blank images, and say which rows have an image where some have none.
 
     Args:
         mask: added to scores, [rows, 1, tokens, images x tiles x patches].
-        looks: whether a token may look at an image, [rows, 1, tokens, 1].
+        looks: whether a token may look at an image, [rows, 1, tokens, 1]. A layer reads the first of its
+            second dimension; whether the row has an image comes behind it.
         blank: [rows, images].
     """
     import torch
 
-    images = blank.shape[1]
-    if images > 1:
-        keys = blank.repeat_interleave(mask.shape[-1] // images, dim=1)[:, None, None]
-        # A row without an image keeps a mask that lets it look: of no key at all attention makes NaN.
-        keys = keys & ~blank.all(dim=1)[:, None, None, None]
-        mask = mask.masked_fill(keys & (looks == 0), torch.finfo(mask.dtype).min)
-    return mask, looks.masked_fill(blank.all(dim=1)[:, None, None, None], TEXT)
+    texts = blank.all(dim=1)[:, None, None, None]
+    keys = blank.repeat_interleave(mask.shape[-1] // blank.shape[1], dim=1)[:, None, None]
+    # A row without an image keeps a mask that lets it look: of no key at all attention makes NaN.
+    mask = mask.masked_fill(keys & ~texts & (looks == 0), torch.finfo(mask.dtype).min)
+    return mask, torch.cat([looks, (~texts).to(looks).expand_as(looks)], dim=1) if texts.any() else looks
 
 
 def left_out(found: Any, hidden: Any, looks: Any) -> Any:
     """What a layer made of rows with images; what it was given of the others, [rows, tokens, size]."""
     import torch
 
-    return torch.where(looks[:, 0, :1] < 0, hidden, found)
+    return torch.where(looks[:, 1, :1].bool(), found, hidden)

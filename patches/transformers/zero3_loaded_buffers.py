@@ -8,8 +8,9 @@ is made like it). Of one that has none no rank has them.
 Why: weights are loaded by the first rank, where a module has any, and handed to the others as they are
 partitioned. Buffers are not partitioned, so that nobody hands them on.
 
-In transformers from 4.49 on; 5.6 loads buffers on every rank. This acts below 5.0, whose later releases draw
-anew what is not marked as loaded.
+In transformers 4.45 and all after it (read there; run on 4.51 to 4.57); 5.6 loads buffers on every rank. This
+acts from 4.51 on, which brought such routers, and below 5.0, from where on what is not marked as loaded is
+drawn anew.
 
 The change: after a file was loaded each rank copies what it has read of the model's buffers into them, as 5.6
 does. Left alone: buffers that are not saved with a model, and those of other shapes.

@@ -32,10 +32,7 @@ from vlmpatch.api import Code, Function, Patch, assign, of_module
 
 TRAINERS = ("GRPOTrainer", "RLOOTrainer")
 SCORES, TURN = "_generate_and_score_completions", "_generate_single_turn"  # TRL 0.24 calls in its turn
-OF_THE_CALLER = (
-    "_generate",
-    "_calculate_rewards",
-)  # within what scores; where rollouts, tools and rewards run
+OF_THE_CALLER = ("_generate", "_calculate_rewards")  # within what scores: rollouts, tools and rewards
 CALLS = 'text=prompts_text, padding=True, return_tensors="pt"'
 SIDE = "padding_side"
 

@@ -81,25 +81,52 @@ class Patch:
         self.wrappers[owner.__name__, name] = wrapper
 
 
-class Numbers:
-    """Stands for a tensor: its shape, and what was compared with it."""
+class Grid:
+    """Stands for a tensor of rows and images."""
 
-    def __init__(self, *shape: int, of: str = "") -> None:
-        self.shape, self.of, self.device = shape, of, "cpu"
+    device = "cpu"
+
+    def __init__(self, *rows: list[int]) -> None:
+        self.rows, self.shape = rows, (len(rows), len(rows[0]))
 
     def __len__(self) -> int:
-        return self.shape[0]
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def to(self, device: str) -> Numbers:
-        return self
+        return len(self.rows)
 
     def __eq__(self, other: object) -> Any:
-        return Numbers(*self.shape, of=f"{self.of} == {other}")
+        return Grid(*([int(each == other) for each in row] for row in self.rows))
 
     __hash__ = object.__hash__
+
+    def __invert__(self) -> Grid:
+        return Grid(*([1 - each for each in row] for row in self.rows))
+
+    def __and__(self, other: Grid) -> Grid:
+        pairs = zip(self.rows, other.rows, strict=True)
+        return Grid(*([a & b for a, b in zip(*pair, strict=True)] for pair in pairs))
+
+    def any(self) -> bool:
+        return any(map(any, self.rows))
+
+    def to(self, device: str) -> Grid:
+        return self
+
+
+class Asked:
+    """Stands for what a caller says of rows, tokens, images and tiles: which images are looked at."""
+
+    def __init__(self, looked_at: Grid) -> None:
+        self.looked_at = looked_at
+        self.shape = (len(looked_at), 5, looked_at.shape[1], 2)
+
+    def bool(self) -> Asked:
+        return self
+
+    def any(self, dim: int) -> Any:
+        return {3: self, 1: self.looked_at}[dim]
+
+
+class Mask:
+    device = "cpu"
 
 
 @pytest.fixture
@@ -108,6 +135,7 @@ def wrappers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     torch.compiler = types.SimpleNamespace(is_compiling=lambda: torch.compiles)
     torch.compiles = False
     monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(mllama, "readable", lambda tensor: tensor is not UNREADABLE)
     module: Any = types.ModuleType("modeling_mllama")
     for name in ("MllamaModel", mllama.LAYER):
         setattr(module, name, type(name, (), {}))
@@ -116,46 +144,60 @@ def wrappers(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[str, str], Any]:
     return patch.wrappers
 
 
-def told(wrappers: dict[tuple[str, str], Any], mask: Numbers, **said: Any) -> str | None:
+UNREADABLE = Grid([1, 0], [1, 1])
+LOOKED_AT = Grid([1, 1], [1, 0])
+SAID: dict[str, Any] = {"pixel_values": object(), "aspect_ratio_ids": Grid([2, 2], [2, 0])}
+
+
+def told(wrappers: dict[tuple[str, str], Any], looked_at: Grid = LOOKED_AT, **said: Any) -> Any:
     """Which images a mask is made for inside of the model's forward, if any is looked for."""
-    found: list[str] = []
+    found: list[Any] = []
     prepare = wrappers["modeling_mllama", mllama.PREPARE]
+    made = (Mask(), object())
+
+    def makes(asked: Asked) -> Any:
+        return made
 
     def forward(self: object, **kwargs: Any) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(mllama, "kept_apart", lambda mask, looks, blank: found.append(blank.of))
-            prepare(lambda: (mask, None))
+            patch.setattr(mllama, "kept_apart", lambda mask, looks, blank: found.append(blank.rows))
+            if not found:
+                prepare(makes, Asked(looked_at))
 
     wrappers["MllamaModel", "forward"](forward, None, **said)
-    prepare(lambda: (mask, None))  # after it, nothing is known any more
+    assert prepare(makes, Asked(looked_at)) is not None  # after it, nothing is known any more
     return found[0] if found else None
 
 
 def test_masks_are_made_for_the_images_of_the_forward_that_runs(wrappers: dict[tuple[str, str], Any]) -> None:
-    said = {"pixel_values": Numbers(2, 2, 1), "aspect_ratio_ids": Numbers(2, 2, of="ids")}
-    mask = Numbers(2, 1, 5, 8)
-    assert told(wrappers, mask, **said) == "ids == 0"
-    assert told(wrappers, mask, **said | {"pixel_values": None}) is None
-    assert told(wrappers, mask, **said | {"aspect_ratio_ids": None}) is None
-    assert told(wrappers, mask, **said | {"aspect_ratio_ids": Numbers(1, 2)}) is None  # a row by itself
-    assert told(wrappers, mask, **said | {"aspect_ratio_ids": Numbers(3, 2)}) is None  # of other rows
-    assert told(wrappers, mask, **said | {"aspect_ratio_ids": Numbers(2)}) is None
+    assert told(wrappers, **SAID) == ([0, 0], [0, 1])
+    assert told(wrappers, **SAID | {"pixel_values": None}) is None
+    assert told(wrappers, **SAID | {"aspect_ratio_ids": None}) is None
+    assert told(wrappers, **SAID | {"aspect_ratio_ids": Grid([2, 0])}) is None  # a row by itself
+    assert told(wrappers, **SAID | {"aspect_ratio_ids": Grid([2, 0], [2, 0], [2, 0])}) is None  # other rows
+    assert told(wrappers, **SAID | {"aspect_ratio_ids": Grid([2, 1], [2, 1])}) is None  # nothing filled up
+    assert told(wrappers, **SAID | {"aspect_ratio_ids": UNREADABLE}) is None
     sys.modules["torch"].compiles = True  # type: ignore[attr-defined]
-    assert told(wrappers, mask, **said) is None
+    assert told(wrappers, **SAID) is None
+
+
+def test_an_image_that_tokens_look_at_is_there(wrappers: dict[tuple[str, str], Any]) -> None:
+    assert told(wrappers, Grid([1, 1], [1, 1]), **SAID) == ([0, 0], [0, 0])
 
 
 def test_a_layer_hands_on_what_it_need_not_look_at(wrappers: dict[tuple[str, str], Any]) -> None:
     layer = wrappers[mllama.LAYER, "forward"]
     made = object()
-    for looks in (None, Numbers(1, 1, 5, 1)):
-        assert layer(lambda *args: made, None, Numbers(1, 5, 4), None, None, None, looks) is made
+    for looks in (None, types.SimpleNamespace(shape=(2, 1, 5, 1))):
+        assert layer(lambda *args: made, None, object(), None, None, None, looks) is made
 
 
 def test_what_a_layer_returns_beside_is_handed_on(
     wrappers: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mllama, "left_out", lambda found, hidden, looks: (found, hidden, looks))
-    layer, looks, hidden, cache = wrappers[mllama.LAYER, "forward"], Numbers(2, 1, 5, 1), Numbers(2), object()
+    looks, hidden, cache = types.SimpleNamespace(shape=(2, 2, 5, 1)), object(), object()
+    layer = wrappers[mllama.LAYER, "forward"]
     said = {"hidden_states": hidden, "full_text_row_masked_out_mask": looks}
     assert layer(lambda self, **kwargs: ("made", cache), None, **said) == (("made", hidden, looks), cache)
     assert layer(lambda self, **kwargs: "made", None, **said) == ("made", hidden, looks)
