@@ -7,6 +7,10 @@ from typing import Any, NamedTuple
 
 HOME = "transformers.models."
 FREQUENCIES = "inv_freq"  # of rotary positions; other names end with it
+# Classes that compute with them in float32 and bring what comes of it to the dtype of what it meets, there or
+# where it is taken. Others have weights meet it as it is (BROS, CLVP, Transformer-XL), which ends in an error
+# where these are of another dtype.
+COMPUTE = ("RotaryEmbedding", "RotatoryEmbedding", "RopePositionEmbedding", "RelPositionalEncoding")
 BIAS = "e_score_correction_bias"  # by which a router chooses experts, as DeepSeek-V3's does
 
 
@@ -24,8 +28,10 @@ def float32_buffers(model: Any) -> Iterator[Buffer]:
     What a module of a script or a checkpoint makes of a buffer of such a name is its own.
     """
     for module in model.modules():
-        if str(type(module).__module__).startswith(HOME):  # a class may have anything there, or nothing
+        kind = type(module)
+        if str(kind.__module__).startswith(HOME):  # a class may have anything there, or nothing
+            computes = kind.__name__.endswith(COMPUTE)
             for name, value in module._buffers.items():
-                known = name.endswith(FREQUENCIES) or name == BIAS
+                known = name == BIAS or (computes and name.endswith(FREQUENCIES))
                 if known and value is not None and value.is_floating_point():
                     yield Buffer(module, name, value)

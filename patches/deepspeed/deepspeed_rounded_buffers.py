@@ -18,8 +18,8 @@ which 0.19.2 has; the second is in 0.19.8.
 The change: once the engine has cast the model, these two kinds of buffers are what they were, in
 transformers' own modules; frequencies that ``zero.Init`` rounded are computed again, by their class.
 Left alone: biases that transformers 4 loaded under ZeRO-3, which came rounded; what a script has rounded;
-modules of a script or a checkpoint; every other buffer; all of them where ``data_types`` names a
-``buffer_dtype``.
+frequencies that meet weights as they are (BROS, CLVP); modules of a script or a checkpoint; every other
+buffer; all of them where ``data_types`` names a ``buffer_dtype``.
 """
 
 from __future__ import annotations

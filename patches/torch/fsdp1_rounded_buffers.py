@@ -13,7 +13,8 @@ to it before its first forward. transformers computes with them in float32, from
 Every release: accelerate to 1.15.0, torch to 2.15. FSDP2 casts no buffers.
 
 The change: these two kinds of buffers, in transformers' own modules, are moved and not cast. Left alone:
-modules of a script or a checkpoint; every other buffer.
+frequencies that meet weights as they are (BROS, CLVP); modules of a script or a checkpoint; every other
+buffer.
 
 https://github.com/huggingface/transformers/pull/29285 tells of the same rounding by autocast.
 https://github.com/pytorch/pytorch/blob/v2.13.0/torch/distributed/fsdp/_runtime_utils.py

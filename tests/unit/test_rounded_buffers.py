@@ -35,8 +35,8 @@ class Buffer:
         return self.floating
 
 
-def module(home: Any, **buffers: Any) -> Any:
-    kind = type("Rotary", (), {"__module__": home})
+def module(home: Any, name: str = "LlamaRotaryEmbedding", **buffers: Any) -> Any:
+    kind = type(name, (), {"__module__": home})
     made: Any = kind()
     made._buffers = buffers
     return made
@@ -55,6 +55,9 @@ def test_buffers_are_those_of_transformers_modules() -> None:
     counted = module("transformers.models.llama.modeling_llama", inv_freq=Buffer(floating=False))
     homes: tuple[Any, ...] = ("__main__", "transformers_modules.x.modeling", None, 7)
     others = [module(home, inv_freq=Buffer()) for home in homes]
+    # What these make of frequencies meets weights as it is.
+    bros, clvp = "BrosPositionalEmbedding1D", "ClvpRotaryPositionalEmbedding"
+    others += [module("transformers.models.x.modeling_x", name, inv_freq=Buffer()) for name in (bros, clvp)]
     model = SimpleNamespace(modules=lambda: [own, counted, *others])
     assert [each.value for each in float32_buffers(model)] == [whole, scaled, bias]
 
