@@ -3,32 +3,39 @@
 What the user sees: no error. A model that ``from_pretrained`` loads under ZeRO-3 has the buffers it was made
 with where its checkpoint has others. Of a module that has weights too the first rank has the right ones:
 ranks send their tokens to different experts (``e_score_correction_bias`` of GLM-4.5V, DeepSeek-V3 and what
-is made like it). Of one that has none no rank has them.
+is made like it). Of one that has none no rank has them. From transformers 5.0 on no rank has any, and a
+``LOAD REPORT`` says ``MISSING`` of them (Gemma 4: ``input_max``, ``layer_scalar``).
 
 Why: weights are loaded by the first rank, where a module has any, and handed to the others as they are
 partitioned. Buffers are not partitioned, so that nobody hands them on.
 
-In transformers 4.45 and all after it (read there; run on 4.51 to 4.57); 5.6 loads buffers on every rank. This
-acts from 4.51 on, which brought such routers, and below 5.0, from where on what is not marked as loaded is
-drawn anew.
+In transformers 4.45 and all after it (read there; run on 4.51 to 4.57, 5.3 and 5.5); 5.6 loads buffers on
+every rank. From 5.0 on the first rank loses its own as well: what is not marked as loaded is drawn anew.
+This acts from 4.51 on, which brought such routers.
 
-The change: after a file was loaded each rank copies what it has read of the model's buffers into them, as 5.6
-does. Left alone: buffers that are not saved with a model, and those of other shapes.
+The change: after a file was loaded each rank copies what it has read of the model's buffers into them, under
+the names that transformers 5 gave them, and marks them as loaded, as 5.6 does. Left alone: buffers that are
+not saved with a model, and those of other shapes.
 
-Upstream: https://github.com/huggingface/transformers/blob/v5.6.0/src/transformers/integrations/deepspeed.py
+Upstream: https://github.com/huggingface/transformers/issues/45397,
+https://github.com/huggingface/transformers/pull/45402, https://github.com/modelscope/ms-swift/issues/9078
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
 NAME = "_load_state_dict_into_zero3_model"
+RENAME = "_apply_weight_conversions_to_state_dict"  # of transformers 5, called by the above
 MODEL, STATE = Argument(0, "model_to_load"), Argument(1, "state_dict")
 HANDS_ON = "with deepspeed.zero.GatheredParameters(params_to_gather, modifier_rank=0):"
+
+_renamed: ContextVar[Mapping[str, Any] | None] = ContextVar("renamed", default=None)
 
 
 def look(code: Code) -> str | None:
@@ -40,6 +47,8 @@ def look(code: Code) -> str | None:
         return "buffers are loaded on every rank"
     if HANDS_ON not in load or load.parameters[:2] != (MODEL.name, STATE.name):
         raise Unrecognised(f"{NAME} loads as in no known release")
+    if "weight_mapping" in load and f"state_dict = {RENAME}(" not in load:
+        raise Unrecognised(f"{NAME} loads as in no known release")
     return None
 
 
@@ -47,22 +56,53 @@ def apply(patch: Patch, module: ModuleType) -> None:
     """Load buffers after weights."""
 
     def load(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        found = original(*args, **kwargs)
-        fill(MODEL.of(args, kwargs), STATE.of(args, kwargs))
+        before = _renamed.set(None)
+        try:
+            found = original(*args, **kwargs)
+            renamed = _renamed.get()
+        finally:
+            _renamed.reset(before)
+        state = STATE.of(args, kwargs) if renamed is None else renamed
+        _say_loaded(found, fill(MODEL.of(args, kwargs), state))
         return found
 
     patch.wrap(module, NAME, load)
+    if hasattr(module, RENAME):
+        patch.wrap(module, RENAME, _rename)
 
 
-def fill(model: Any, state: Mapping[str, Any]) -> None:
-    """Copy into the buffers of ``model`` what ``state`` has of them, by the same names."""
+def _rename(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    found = original(*args, **kwargs)
+    _renamed.set(found)
+    return found
+
+
+def _say_loaded(found: Any, names: set[str]) -> None:
+    """Transformers 5 hands back what it has not loaded beside its errors, and warns of it."""
+    if isinstance(found, tuple):
+        _errors, missing = found
+        missing -= names
+
+
+def fill(model: Any, state: Mapping[str, Any]) -> set[str]:
+    """Copy into the buffers of ``model`` what ``state`` has of them, and say their names."""
     import torch
 
+    filled = set()
     for name, buffer in saved_buffers(model):
-        value = state.get(name)
+        value = _value(model, state, name)
         if isinstance(value, torch.Tensor) and value.shape == buffer.shape and not value.is_meta:
             with torch.no_grad():
                 buffer.copy_(value)
+            buffer._is_hf_initialized = True  # or transformers 5 draws it anew
+            filled.add(name)
+    return filled
+
+
+def _value(model: Any, state: Mapping[str, Any], name: str) -> Any:
+    """Transformers 5 takes the names of a base model too."""
+    prefix = getattr(model, "base_model_prefix", "")
+    return state.get(name, state.get(name.removeprefix(f"{prefix}.")))
 
 
 def saved_buffers(model: Any) -> Iterator[tuple[str, Any]]:

@@ -32,12 +32,20 @@ def test_the_bug_is_known() -> None:
             look(SOURCE.replace(old, new))
 
 
+def test_whether_names_are_converted_is_known() -> None:
+    convert = f"    state_dict = {buffers.RENAME}(model_to_load, state_dict, weight_mapping)\n"
+    assert look(SOURCE + convert) is None
+    with pytest.raises(api.Unrecognised):
+        look(SOURCE + convert.replace("state_dict =", "state_dicts ="))
+
+
 class Tensor:
     """Stands for torch's."""
 
     def __init__(self, shape: tuple[int, ...] = (2,), is_meta: bool = False) -> None:
         self.shape, self.is_meta = shape, is_meta
         self.copied: Any = None
+        self._is_hf_initialized = False
 
     def copy_(self, value: Any) -> None:
         self.copied = value
@@ -48,6 +56,8 @@ class Module:
 
     def __init__(self, *parts: tuple[str, Module], unsaved: str = "", **held: Tensor | None) -> None:
         self.parts, self._buffers, self._non_persistent_buffers_set = parts, held, {unsaved}
+
+    base_model_prefix = "model"
 
     def named_modules(self) -> list[tuple[str, Module]]:
         return [("", self), *self.parts]
@@ -66,8 +76,16 @@ def test_what_a_file_has_of_buffers_is_copied() -> None:
     router, own = Tensor(), Tensor()
     model = Module(("gate", Module(bias=router, none=None)), own=own)
     state = {"gate.bias": Tensor(), "own": Tensor(), "gate.weight": Tensor()}
-    buffers.fill(model, state)
+    assert buffers.fill(model, state) == {"gate.bias", "own"}
     assert (router.copied, own.copied) == (state["gate.bias"], state["own"])
+    assert router._is_hf_initialized
+
+
+def test_names_of_a_base_model_are_known() -> None:
+    router = Tensor()
+    model, state = Module(("model.gate", Module(bias=router))), {"gate.bias": Tensor()}
+    assert buffers.fill(model, state) == {"model.gate.bias"}
+    assert router.copied is state["gate.bias"]
 
 
 @pytest.mark.parametrize(
@@ -81,11 +99,51 @@ def test_what_a_file_has_of_buffers_is_copied() -> None:
     ],
 )
 def test_what_cannot_be_copied_is_left_alone(held: Tensor, read: Any) -> None:
-    buffers.fill(Module(bias=held), {"bias": read})
-    assert held.copied is None
+    assert buffers.fill(Module(bias=held), {"bias": read}) == set()
+    assert (held.copied, held._is_hf_initialized) == (None, False)
 
 
 def test_what_is_not_saved_is_left_alone() -> None:
     unsaved = Tensor()
     buffers.fill(Module(unsaved="table", table=unsaved), {"table": Tensor()})
     assert unsaved.copied is None
+
+
+class Loading:
+    """The functions of a release, as ``apply`` finds them."""
+
+    def __init__(self, said: Any, renamed: dict[str, Any] | None) -> None:
+        self.said, self.renamed = said, renamed
+
+    def wrapped(self) -> Any:
+        wraps: dict[str, Any] = {}
+        patch: Any = types.SimpleNamespace(wrap=lambda _, name, wrapper: wraps.setdefault(name, wrapper))
+        module: Any = types.SimpleNamespace(**{buffers.RENAME: None} if self.renamed is not None else {})
+        buffers.apply(patch, module)
+
+        def load(model_to_load: Any, state_dict: Any) -> Any:
+            if self.renamed is not None:
+                renamed = wraps[buffers.RENAME](lambda *_: self.renamed, model_to_load, state_dict)
+                assert renamed is self.renamed
+            return self.said
+
+        return lambda *args, **kwargs: wraps[buffers.NAME](load, *args, **kwargs)
+
+
+def test_what_was_renamed_is_loaded_and_no_longer_missing() -> None:
+    router, missing = Tensor(), {"gate.bias", "gate.weight"}
+    said, renamed = ([], missing), {"gate.bias": Tensor()}
+    found = Loading(said, renamed).wrapped()(Module(("gate", Module(bias=router))), {"router.bias": Tensor()})
+    assert found is said
+    assert missing == {"gate.weight"}
+    assert router.copied is renamed["gate.bias"]
+
+
+def test_a_load_without_conversions_after_one_with_them() -> None:
+    router, errors = Tensor(), ["an error"]
+    loading = Loading(errors, None)
+    state = {"gate.bias": Tensor()}
+    found = loading.wrapped()(model_to_load=Module(("gate", Module(bias=router))), state_dict=state)
+    assert found is errors
+    assert router.copied is state["gate.bias"]
+    assert buffers._renamed.get() is None
