@@ -33,6 +33,7 @@ from vlmpatch.api import Argument, Code, Patch, Unrecognised
 NAME = "_load_state_dict_into_zero3_model"
 RENAME = "_apply_weight_conversions_to_state_dict"  # of transformers 5, called by the above
 MODEL, STATE = Argument(0, "model_to_load"), Argument(1, "state_dict")
+MARK = "_is_hf_initialized"
 HANDS_ON = "with deepspeed.zero.GatheredParameters(params_to_gather, modifier_rank=0):"
 
 _renamed: ContextVar[Mapping[str, Any] | None] = ContextVar("renamed", default=None)
@@ -63,7 +64,9 @@ def apply(patch: Patch, module: ModuleType) -> None:
         finally:
             _renamed.reset(before)
         state = STATE.of(args, kwargs) if renamed is None else renamed
-        _say_loaded(found, fill(MODEL.of(args, kwargs), state))
+        filled = fill(MODEL.of(args, kwargs), state)
+        if isinstance(found, tuple):
+            _say_loaded(patch, filled, found[1])
         return found
 
     patch.wrap(module, NAME, load)
@@ -77,25 +80,24 @@ def _rename(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return found
 
 
-def _say_loaded(found: Any, names: set[str]) -> None:
-    """Transformers 5 hands back what it has not loaded beside its errors, and warns of it."""
-    if isinstance(found, tuple):
-        _errors, missing = found
-        missing -= names
+def _say_loaded(patch: Patch, filled: Mapping[str, Any], missing: set[str]) -> None:
+    """Transformers 5 warns of what is in ``missing``, and draws anew what is not marked."""
+    missing.difference_update(filled)
+    for buffer in filled.values():
+        patch.replace(buffer, MARK, True)
 
 
-def fill(model: Any, state: Mapping[str, Any]) -> set[str]:
-    """Copy into the buffers of ``model`` what ``state`` has of them, and say their names."""
+def fill(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy into the buffers of ``model`` what ``state`` has of them; returns those, by their names."""
     import torch
 
-    filled = set()
+    filled = {}
     for name, buffer in saved_buffers(model):
         value = _value(model, state, name)
         if isinstance(value, torch.Tensor) and value.shape == buffer.shape and not value.is_meta:
             with torch.no_grad():
                 buffer.copy_(value)
-            buffer._is_hf_initialized = True  # or transformers 5 draws it anew
-            filled.add(name)
+            filled[name] = buffer
     return filled
 
 

@@ -28,7 +28,7 @@ import torch.distributed as dist
 import transformers
 
 from tests.families._shared.files import SHAREGPT
-from tests.families._shared.sizes import IMAGE, MROPE, QWEN3_VISION, QWEN_IDS, TEXT
+from tests.families._shared.sizes import IMAGE, LINEAR, MROPE, QWEN3_VISION, QWEN_IDS, TEXT
 from tests.lab import flash, saving, sixteen_bits, whole_sequences
 from vlmpatch_lab import collectives, compare, engines, loading, recording, samples
 from vlmpatch_lab.cell import WORLD, Cell
@@ -1602,27 +1602,17 @@ def _llama(cell: Cell | None = None) -> Any:
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**TEXT))
 
 
-_LINEAR = {
-    "head_dim": 16,
-    "layer_types": ["linear_attention", "full_attention"],
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 8,
-    "linear_value_head_dim": 8,
-}
-
-
 def _qwen3_next() -> Any:
     transformers.set_seed(3)
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-    sizes = {**TEXT, **_LINEAR, **experts, "shared_expert_intermediate_size": 16}
+    sizes = {**TEXT, **LINEAR, **experts, "shared_expert_intermediate_size": 16}
     return transformers.Qwen3NextForCausalLM(transformers.Qwen3NextConfig(**sizes)).train()
 
 
 def _qwen3_5() -> Any:
     """With a vision tower, which the texts do without."""
     transformers.set_seed(3)
-    text = {**TEXT, **_LINEAR, "rope_parameters": {**MROPE, "mrope_interleaved": True, "rope_theta": 1e4}}
+    text = {**TEXT, **LINEAR, "rope_parameters": {**MROPE, "mrope_interleaved": True, "rope_theta": 1e4}}
     vision = {name: value for name, value in QWEN3_VISION.items() if name != "deepstack_visual_indexes"}
     config = transformers.Qwen3_5Config(text_config=text, vision_config=vision, **QWEN_IDS)
     model = transformers.Qwen3_5ForConditionalGeneration(config).train()
@@ -1830,9 +1820,9 @@ def _filled_up(rows: list[Batch]) -> Batch:
     return filled_up
 
 
-def loaded_buffers(cell: Cell, folder: Path) -> Gradients:
-    """A checkpoint whose routers have learnt biases, loaded as transformers does it under ZeRO-3."""
-    with tempfile.TemporaryDirectory(prefix="loaded-buffers-") as place:
+def loaded(cell: Cell, folder: Path) -> Gradients:
+    """A checkpoint, whose routers if any have learnt biases, loaded as transformers does it under ZeRO-3."""
+    with tempfile.TemporaryDirectory(prefix="loaded-") as place:
         sixteen_bits.write_changed(folder, place, _learnt)
         right = plain(cell, Path(place))
         engines.begin_deepspeed(cell)
@@ -1854,7 +1844,7 @@ def _learnt(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
-    "loaded_buffers": loaded_buffers,
+    "loaded": loaded,
     "images_of_rows": images_of_rows,
     "far_positions": far_positions,
     "patch_positions": patch_positions,

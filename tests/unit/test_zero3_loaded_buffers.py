@@ -45,7 +45,6 @@ class Tensor:
     def __init__(self, shape: tuple[int, ...] = (2,), is_meta: bool = False) -> None:
         self.shape, self.is_meta = shape, is_meta
         self.copied: Any = None
-        self._is_hf_initialized = False
 
     def copy_(self, value: Any) -> None:
         self.copied = value
@@ -76,15 +75,14 @@ def test_what_a_file_has_of_buffers_is_copied() -> None:
     router, own = Tensor(), Tensor()
     model = Module(("gate", Module(bias=router, none=None)), own=own)
     state = {"gate.bias": Tensor(), "own": Tensor(), "gate.weight": Tensor()}
-    assert buffers.fill(model, state) == {"gate.bias", "own"}
+    assert buffers.fill(model, state) == {"gate.bias": router, "own": own}
     assert (router.copied, own.copied) == (state["gate.bias"], state["own"])
-    assert router._is_hf_initialized
 
 
 def test_names_of_a_base_model_are_known() -> None:
     router = Tensor()
     model, state = Module(("model.gate", Module(bias=router))), {"gate.bias": Tensor()}
-    assert buffers.fill(model, state) == {"model.gate.bias"}
+    assert buffers.fill(model, state) == {"model.gate.bias": router}
     assert router.copied is state["gate.bias"]
 
 
@@ -99,8 +97,8 @@ def test_names_of_a_base_model_are_known() -> None:
     ],
 )
 def test_what_cannot_be_copied_is_left_alone(held: Tensor, read: Any) -> None:
-    assert buffers.fill(Module(bias=held), {"bias": read}) == set()
-    assert (held.copied, held._is_hf_initialized) == (None, False)
+    assert buffers.fill(Module(bias=held), {"bias": read}) == {}
+    assert held.copied is None
 
 
 def test_what_is_not_saved_is_left_alone() -> None:
@@ -117,7 +115,9 @@ class Loading:
 
     def wrapped(self) -> Any:
         wraps: dict[str, Any] = {}
-        patch: Any = types.SimpleNamespace(wrap=lambda _, name, wrapper: wraps.setdefault(name, wrapper))
+        patch: Any = types.SimpleNamespace(
+            wrap=lambda _, name, wrapper: wraps.setdefault(name, wrapper), replace=setattr
+        )
         module: Any = types.SimpleNamespace(**{buffers.RENAME: None} if self.renamed is not None else {})
         buffers.apply(patch, module)
 
@@ -132,10 +132,12 @@ class Loading:
 
 def test_what_was_renamed_is_loaded_and_no_longer_missing() -> None:
     router, missing = Tensor(), {"gate.bias", "gate.weight"}
-    said, renamed = ([], missing), {"gate.bias": Tensor()}
+    said: Any = ([], missing)
+    renamed = {"gate.bias": Tensor()}
     found = Loading(said, renamed).wrapped()(Module(("gate", Module(bias=router))), {"router.bias": Tensor()})
     assert found is said
     assert missing == {"gate.weight"}
+    assert vars(router)[buffers.MARK]
     assert router.copied is renamed["gate.bias"]
 
 
@@ -146,4 +148,5 @@ def test_a_load_without_conversions_after_one_with_them() -> None:
     found = loading.wrapped()(model_to_load=Module(("gate", Module(bias=router))), state_dict=state)
     assert found is errors
     assert router.copied is state["gate.bias"]
+    assert buffers.MARK not in vars(router)
     assert buffers._renamed.get() is None

@@ -28,6 +28,14 @@ QWEN3_VISION = {
     "num_position_embeddings": 16,
     "deepstack_visual_indexes": [0],
 }
+LINEAR = {
+    "head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 QWEN_IDS = {
     "image_token_id": IMAGE,
     "video_token_id": IMAGE + 1,
