@@ -24,7 +24,6 @@ def layers_of(method: Any) -> Iterator[FunctionType]:
         method = getattr(method, "__wrapped__", None)
 
 
-@functools.lru_cache
 def text_of(method: Any) -> str:
     """Of every layer."""
     return "\n".join(_source(layer.__code__) for layer in layers_of(method))
@@ -53,6 +52,14 @@ def uses_count(cls: type, trainer: type) -> bool:
     return any(_uses(layer.__code__) for method in methods for layer in layers_of(method))
 
 
+def divides_by_count(loss: Any) -> bool:
+    """Whether a ``loss`` of outputs and labels, a function or an object that is called, uses the number."""
+    loss = getattr(loss, "func", loss)  # of a partial
+    called = loss if isinstance(loss, FunctionType) else inspect.getattr_static(type(loss), "__call__", None)
+    return any(_uses(layer.__code__) for layer in layers_of(getattr(loss, "__func__", called)))
+
+
+@functools.lru_cache  # by the code: a function may hold a script's models, as a teacher beside a trainer
 def _source(code: CodeType) -> str:
     try:
         return textwrap.dedent(inspect.getsource(code))

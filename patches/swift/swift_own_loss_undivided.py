@@ -12,7 +12,7 @@ does so in an evaluation as well, for which the Trainer counts labels since 4.57
 Since ms-swift 3.0, to this day (4.6.0).
 
 The change: a loss of ms-swift's own is divided in training, whatever the model takes, and no loss is in an
-evaluation.
+evaluation. Left alone in training: a plugin's loss that is handed the number of labels and divides by it.
 
 Upstream: no report was found; https://github.com/modelscope/ms-swift/pull/10084 is about short windows.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch
 
-from .._shared.compute_losses import COUNT, METHOD, STEPS, text_of
+from .._shared.compute_losses import COUNT, METHOD, STEPS, divides_by_count, text_of
 
 TRAINERS = ("Trainer", "RerankerTrainer")
 CURRENT = f"current_{STEPS}"
@@ -57,14 +57,18 @@ def _dividing(cls: type) -> Callable[..., Any]:
     always = cls.__name__ == TRAINERS[0]  # the other one leaves to this one what is not its own loss
 
     def compute_loss(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
-        own = getattr(self, "compute_loss_func", None) is not None
+        own_loss = getattr(self, "compute_loss_func", None)
+        own = own_loss is not None
         training = MODEL.of(args, kwargs).training
         divides = GIVEN.of(args, kwargs) is not None and self.model_accepts_loss_kwargs
         steps = self.args.gradient_accumulation_steps
         if of_the_window:
             steps = getattr(self, CURRENT, steps)
+        handed = not always and GIVEN.of(args, kwargs) is not None  # to its own loss
         result = original(self, *args, **kwargs)
         wrong = (own and not divides) if training else (divides and (own or always))
+        if training and wrong and handed and divides_by_count(own_loss):
+            return result
         if steps == 1 or not wrong:
             return result
         loss, *outputs = result if OUTPUTS.of(args, kwargs) else (result,)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -105,6 +106,8 @@ def _told_apart(patch: Patch, part: Any, told: Told, texts: Texts) -> Iterator[N
 class Gaps:
     """Hooks of a convolution: zeros come between two texts, and are taken out again.
 
+    What another thread calls it for meanwhile are rows of its own.
+
     Args:
         texts: of the rows.
         width: how many tokens the convolution looks back.
@@ -114,9 +117,12 @@ class Gaps:
         self.texts = texts
         self.width = width
         self._open = False
+        self._thread = threading.get_ident()
 
     def before(self, module: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """Forward pre-hook: of shape [rows, channels, length]."""
+        if threading.get_ident() != self._thread:
+            return None
         (rows,) = inputs
         self._open = rows.shape[0] == len(self.texts) and rows.shape[-1] == sum(self.texts[0])
         if not self._open:  # a text by itself already, or more than the rows
@@ -129,7 +135,7 @@ class Gaps:
 
     def after(self, module: Any, inputs: Any, output: Any) -> Any:
         """Forward hook."""
-        if not self._open:
+        if threading.get_ident() != self._thread or not self._open:
             return None
         import torch
 

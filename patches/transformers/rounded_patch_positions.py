@@ -21,7 +21,7 @@ https://github.com/huggingface/transformers/pull/41374
 
 from __future__ import annotations
 
-import functools
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -61,9 +61,11 @@ def apply(patch: Patch, module: ModuleType) -> None:
         table, side, shown = self.position_embedding, self.num_patches_per_side, SHOWN.of(args, kwargs)
         if tracing():
             return original(self, *args, **kwargs)
-        looked_up = functools.partial(_looked_up, table.forward, positions(shown, side))
-        with patch.swapped(table, "forward", looked_up):
+        hook = table.register_forward_pre_hook(Instead(positions(shown, side)))
+        try:
             return original(self, *args, **kwargs)
+        finally:
+            hook.remove()
 
     patch.wrap(getattr(module, kind_of(module.__name__)), "forward", forward)
 
@@ -94,5 +96,18 @@ def positions(shown: Any, side: int) -> Any:
     return torch.where(shown.bool(), rows[:, :, None] * side + columns[:, None], 0).flatten(1)
 
 
-def _looked_up(look_up: Callable[[Any], Any], right: Any, given: Any) -> Any:
-    return look_up(right.to(given.device))
+class Instead:
+    """Hook of a table, before its forward: the thread that made it looks up the ``right`` positions.
+
+    What another thread looks up meanwhile, in a forward of its own, is left to that.
+    """
+
+    def __init__(self, right: Any) -> None:
+        self._right, self._thread = right, threading.get_ident()
+
+    def __call__(self, table: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """Forward pre-hook."""
+        if threading.get_ident() != self._thread:
+            return None
+        given, *rest = inputs
+        return (self._right.to(given.device), *rest)

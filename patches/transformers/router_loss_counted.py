@@ -24,7 +24,7 @@ import inspect
 import operator
 import re
 from collections.abc import Callable
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
@@ -118,15 +118,16 @@ def bare(accelerator: Any, model: Any) -> Any:
 def weight_of(model: Any) -> float | None:
     """What ``model`` multiplies its routers' loss by, as it adds it to its own; None where it adds none."""
     forward = inspect.unwrap(model.forward)
-    path = _path(getattr(forward, "__func__", forward))
+    code = getattr(getattr(forward, "__func__", forward), "__code__", None)
+    path = _path(code) if isinstance(code, CodeType) else None
     return operator.attrgetter(path)(model) if path else None
 
 
 @functools.lru_cache
-def _path(forward: Any) -> str | None:
-    """Under which the weight is found, from the text of a ``forward``."""
+def _path(code: CodeType) -> str | None:
+    """Under which the weight is found, from the text of a ``forward``, which may hold a model itself."""
     try:
-        source = inspect.getsource(forward)
+        source = inspect.getsource(code)
     except (OSError, TypeError):
         return None
     found = _ADDED.search(source)

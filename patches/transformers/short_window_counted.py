@@ -25,9 +25,10 @@ import math
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.by_identity import ByIdentity
 
 NAME, VALUES = "get_batch_samples", "set_initial_training_values"
 ASKED = Argument(1, "num_batches")
@@ -35,7 +36,7 @@ ARGS = Argument(0, "args")
 COUNTS_ROWS = "remainder = num_examples % args.gradient_accumulation_steps"
 ROUNDS_DOWN = "max(len_dataloader // args.gradient_accumulation_steps, 1)"
 RETURNED = 7  # values, of which these are used
-EPOCHS, STEPS, BY_EPOCHS, LENGTH, MAX_STEPS = 0, 1, 4, 5, 6
+EPOCHS, STEPS, ROWS, BY_EPOCHS, LENGTH, MAX_STEPS = 0, 1, 2, 4, 5, 6
 
 
 def look(code: Code) -> str | None:
@@ -52,21 +53,27 @@ def look(code: Code) -> str | None:
 
 def apply(patch: Patch, module: ModuleType) -> None:
     """Count the last window, and an epoch's steps, as the next release does."""
-    lengths: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # batches of an epoch; 0: not known
+    epochs = ByIdentity()  # of a trainer: the batches of one, and its rows
 
     def values(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         said = ARGS.of(args, kwargs)
         found = original(self, *args, **kwargs)
         if len(found) != RETURNED:
             return found
-        lengths[self] = found[LENGTH] or 0
+        epochs.put(self, (found[LENGTH] or 0, found[ROWS]))
         return rounded_up(found, said)
 
     def window(original: Callable[..., Any], self: Any, /, *args: Any, **kwargs: Any) -> Any:
         whole, asked = self.args.gradient_accumulation_steps, ASKED.of(args, kwargs)
-        length = lengths.get(self, 0)
+        length, rows = epochs.get(self) or (0, 0)
         left = length % whole or whole
-        if length and asked < left:  # of the last window alone less than a whole one is asked
+        # Of the last window alone the loop asks less than a whole one; a script may ask for any number.
+        if (
+            length
+            and asked < left
+            and asked == rows % whole
+            and self.state.global_step < self.state.max_steps
+        ):
             args, kwargs = ASKED.replaced(args, kwargs, left)
         return original(self, *args, **kwargs)
 

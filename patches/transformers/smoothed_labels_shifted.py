@@ -79,7 +79,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 def note(smoother: Any, inputs: Mapping[str, Any]) -> None:
     """Remember the labels of a batch if they are its tokens; looked at until one batch has told."""
     labels, tokens = inputs.get("labels"), inputs.get("input_ids")
-    if labels is None or tokens is None or getattr(labels, "shape", ()) != tokens.shape:
+    shape = getattr(labels, "shape", None)
+    if shape is None or getattr(tokens, "shape", None) != shape:  # a list of texts has none
         return
     if _are_tokens.get(smoother) is None and (told := equal(labels, tokens)) is not None:
         _are_tokens.put(smoother, told)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -114,6 +115,36 @@ def test_a_reranker_with_a_loss_of_its_own(takes: bool) -> None:
     trainer = made(RerankerTrainer, "RerankerTrainer")(takes, own=True)
     assert trainer.compute_loss(TRAINED, {}, num_items_in_batch=3) == 4.0
     assert trainer.compute_loss(EVALUATED, {}, num_items_in_batch=3) == 8.0
+
+
+class Told:
+    """A plugin's loss, which divides by the number itself."""
+
+    def __call__(self, outputs: Any, labels: Any, *, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        return outputs / num_items_in_batch
+
+
+def told(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> Any:
+    return outputs / num_items_in_batch
+
+
+class Untold:
+    def __call__(self, outputs: Any, labels: Any, *, num_items_in_batch: Any = None, **kwargs: Any) -> Any:
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("loss", "divided"),
+    [(Told(), 8.0), (told, 8.0), (functools.partial(told), 8.0), (Untold(), 4.0), (len, 4.0)],
+)
+def test_a_loss_that_divides_by_the_number_of_labels_is_left_alone(loss: Any, divided: float) -> None:
+    trainer = made(RerankerTrainer, "RerankerTrainer")(takes=False, own=True)
+    trainer.compute_loss_func = loss
+    assert trainer.compute_loss(TRAINED, {}, num_items_in_batch=3) == divided
+    assert trainer.compute_loss(TRAINED, {}) == 4.0  # it is handed none
+    embedding = made(Trainer, "Trainer")(takes=False, own=True)
+    embedding.compute_loss_func = loss
+    assert embedding.compute_loss(TRAINED, {}, num_items_in_batch=3) == 4.0  # nor here, in any case
 
 
 def test_without_accumulation_the_loss_is_the_very_object() -> None:

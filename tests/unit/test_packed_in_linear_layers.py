@@ -6,6 +6,7 @@ import contextlib
 import importlib
 import itertools
 import sys
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -369,6 +370,16 @@ def test_what_a_layer_holds_is_put_back(kernel: Any, adapted: bool, world: type[
     assert (part.causal_conv1d_fn, part.chunk_gated_delta_rule) == (kernel, rule)
     assert not any(each.hooks for each in part.conv1d.modules())
     assert swapped == ["chunk_gated_delta_rule"] if kernel is None else len(swapped) == 2
+
+
+def test_a_convolution_that_another_thread_calls_is_left_alone() -> None:
+    gaps, rows, found = earlier.Gaps([[2, 3]], 3), types.SimpleNamespace(shape=(1, 8, 5)), []
+    other = threading.Thread(
+        target=lambda: found.extend([gaps.before(None, (rows,)), gaps.after(None, (), rows)])
+    )
+    other.start()
+    other.join()
+    assert found == [None, None]
 
 
 def test_a_convolution_of_something_else_than_the_rows_is_left_alone() -> None:

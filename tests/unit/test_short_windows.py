@@ -42,12 +42,15 @@ class Trainer:
         num_update_steps_per_epoch = max(len_dataloader // args.gradient_accumulation_steps, 1)
 """
 
+ROWS = 16  # of which the loop makes a last window of one batch
+
 
 class Trainer:
     """transformers', as far as this goes."""
 
     def __init__(self, steps: int) -> None:
         self.args = SimpleNamespace(gradient_accumulation_steps=steps, num_train_epochs=2)
+        self.state = SimpleNamespace(global_step=0, max_steps=6)
         self.ended: list[int] = []
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int) -> tuple[list[int], None]:
@@ -55,7 +58,7 @@ class Trainer:
 
     def set_initial_training_values(self, args: Any, length: int | None, max_steps: int) -> tuple[Any, ...]:
         steps = max((length or 0) // args.gradient_accumulation_steps, 1)
-        return (2, steps, 0, 0, max_steps < 0, length, 2 * steps if max_steps < 0 else max_steps)
+        return (2, steps, ROWS, 0, max_steps < 0, length, 2 * steps if max_steps < 0 else max_steps)
 
     def _run_epoch(self, data: list[int]) -> None:
         iterator, step = iter(data), -1
@@ -117,17 +120,30 @@ def test_what_stands_in_for_the_number_is_that_number() -> None:
 
 def test_the_last_window_is_asked_for_what_is_left() -> None:
     trainer = made(counted)(3)
-    assert trainer.set_initial_training_values(trainer.args, 8, -1) == (2, 3, 0, 0, True, 8, 6)
+    assert trainer.set_initial_training_values(trainer.args, 8, -1) == (2, 3, ROWS, 0, True, 8, 6)
     assert trainer.get_batch_samples(iter([6, 7]), 1)[0] == [6, 7]
     assert trainer.get_batch_samples(iter([6, 7]), 2)[0] == [6, 7]
     assert trainer.get_batch_samples(iter([6, 7, 8, 9]), 3)[0] == [6, 7, 8]
+    assert trainer.get_batch_samples(iter([6, 7]), 0)[0] == []  # a script's own call
+    trainer.state.global_step = 6
+    assert trainer.get_batch_samples(iter([6, 7]), 1)[0] == [6]  # after the training
+
+
+def test_a_trainer_need_not_be_one_that_a_dictionary_takes() -> None:
+    class Own(made(counted)):  # type: ignore[misc]
+        def __eq__(self, other: object) -> bool:
+            return True
+
+    trainer = Own(3)
+    trainer.set_initial_training_values(trainer.args, 8, -1)
+    assert trainer.get_batch_samples(iter([6, 7]), 1)[0] == [6, 7]
 
 
 def test_steps_are_counted_by_windows() -> None:
     trainer = made(counted)(3)
-    assert trainer.set_initial_training_values(trainer.args, 8, 7) == (3, 3, 0, 0, False, 8, 7)
-    assert trainer.set_initial_training_values(trainer.args, 9, -1) == (2, 3, 0, 0, True, 9, 6)
-    assert trainer.set_initial_training_values(trainer.args, None, 7) == (2, 1, 0, 0, False, None, 7)
+    assert trainer.set_initial_training_values(trainer.args, 8, 7) == (3, 3, ROWS, 0, False, 8, 7)
+    assert trainer.set_initial_training_values(trainer.args, 9, -1) == (2, 3, ROWS, 0, True, 9, 6)
+    assert trainer.set_initial_training_values(trainer.args, None, 7) == (2, 1, ROWS, 0, False, None, 7)
     assert trainer.get_batch_samples(iter([6, 7]), 1)[0] == [6]  # nobody knows what is left of it
 
 
