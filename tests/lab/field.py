@@ -1121,6 +1121,27 @@ def resumed_dispatch(cell: Cell, folder: Path) -> Gradients:
     return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
 
 
+def resumed_groups(cell: Cell, folder: Path) -> Gradients:
+    """HF Trainer over three epochs of rows grouped by length, resumed within the second."""
+    named = importlib.import_module("tests.lab.rows").grouped()
+    said = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 2, **named}
+    return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
+
+
+def resumed_unseeded(cell: Cell, folder: Path) -> Gradients:
+    """The same with torch's own random sampler."""
+    said: dict[str, Any] = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 2}
+    said |= {"accelerator_config": {"use_seedable_sampler": False}}
+    return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
+
+
+def resumed_rebalanced(cell: Cell, folder: Path) -> Gradients:
+    """The same with batches of even cost, which ranks make out by themselves."""
+    said: dict[str, Any] = {"max_steps": -1, "num_train_epochs": 3, "per_device_train_batch_size": 2}
+    said |= {"train_sampling_strategy": "batch_rebalance"}
+    return _trained_rows(cell, 12, False, [4, 4, 4], said, stopped=4)
+
+
 def _trained_rows(
     cell: Cell, count: int, streamed: bool, sizes: list[int], said: dict[str, Any], stopped: int = 0
 ) -> Gradients:
@@ -1897,6 +1918,9 @@ SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "resumed_epoch": resumed_epoch,
     "resumed_stream": resumed_stream,
     "resumed_dispatch": resumed_dispatch,
+    "resumed_groups": resumed_groups,
+    "resumed_unseeded": resumed_unseeded,
+    "resumed_rebalanced": resumed_rebalanced,
     "evaluated_first": evaluated_first,
     "evaluated_without_adapter": evaluated_without_adapter,
     "best_at_end": best_at_end,

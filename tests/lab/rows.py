@@ -102,7 +102,7 @@ def _trained(rows: int, streamed: bool, said: Mapping[str, Any], last: int = 0, 
     model = Model(rows)
     steps = Steps(model, last)
     stream = Turning if last or how else Stream  # stopped, and resumed
-    data: Any = stream(rows) if streamed else [{"labels": row} for row in range(rows)]
+    data: Any = stream(rows) if streamed else [measured(row) for row in range(rows)]
     settings = transformers.TrainingArguments(
         **{**said, "learning_rate": 1.0, "optim": "sgd"}, remove_unused_columns=False
     )
@@ -114,6 +114,18 @@ def _trained(rows: int, streamed: bool, said: Mapping[str, Any], last: int = 0, 
         callbacks=[steps],
     ).train(**how)
     return steps.found
+
+
+def measured(row: int) -> dict[str, Any]:
+    """A row whose length another may have, too: ``input_ids`` is where a sampler looks."""
+    return {"labels": row, "input_ids": [0] * (1 + row * 5 % 7)}
+
+
+def grouped() -> dict[str, Any]:
+    """The argument by which batches are of rows of about one length."""
+    if hasattr(transformers.TrainingArguments, "train_sampling_strategy"):
+        return {"train_sampling_strategy": "group_by_length"}
+    return {"group_by_length": True}
 
 
 def wrong(steps: Sequence[Weights], rows: int, sizes: Sequence[int]) -> str | None:
