@@ -14,6 +14,7 @@ import functools
 import importlib
 import itertools
 import json
+import os
 import tempfile
 import threading
 import time
@@ -1859,6 +1860,28 @@ def loaded(cell: Cell, folder: Path) -> Gradients:
     return found
 
 
+def first_rank_loads(cell: Cell, folder: Path) -> Gradients:
+    """The same under FSDP2, as accelerate has it by default: the first rank reads and hands to the others."""
+    with tempfile.TemporaryDirectory(prefix="loaded-") as place:
+        sixteen_bits.write_changed(folder, place, _learnt)
+        right = plain(cell, Path(place))
+        importlib.import_module("tests.lab.trainers").let_accelerate_shard_on_cpu("2")
+        os.environ["FSDP_CPU_RAM_EFFICIENT_LOADING"] = "true"
+        accelerate = importlib.import_module("accelerate")
+        plugin = accelerate.FullyShardedDataParallelPlugin(
+            fsdp_version=2, cpu_ram_efficient_loading=True, auto_wrap_policy="transformer_based_wrap"
+        )
+        accelerator = accelerate.Accelerator(fsdp_plugin=plugin)
+        model = loading.prepare(cell, Path(place))
+        model, _ = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+        (batch,) = samples.make_batches(cell, folder, dist.get_rank())
+        accelerator.backward(model(**batch).loss)
+    trained = [(name, p.grad) for name, p in model.named_parameters() if p.grad is not None]
+    found = {name: gradient.full_tensor() for name, gradient in trained}
+    check(found, right)
+    return found
+
+
 def _learnt(name: str, tensor: torch.Tensor) -> torch.Tensor:
     """Biases that choose the last experts."""
     return torch.arange(len(tensor)).to(tensor) if name.endswith("e_score_correction_bias") else tensor
@@ -1866,6 +1889,7 @@ def _learnt(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 SCENARIOS: dict[str, Callable[[Cell, Path], Gradients]] = {
     "loaded": loaded,
+    "first_rank_loads": first_rank_loads,
     "images_of_rows": images_of_rows,
     "far_positions": far_positions,
     "patch_positions": patch_positions,
