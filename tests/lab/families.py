@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests import families
 from tests.families._shared import small
-from tests.lab import cells, envs, launch, model_classes, pages, table
+from tests.lab import cells, envs, launch, model_classes, pages, table, zero3_loads
 from tests.lab.cells import Result
 from vlmpatch_lab.cell import Cell
 
@@ -151,7 +151,8 @@ def page(language: str) -> Path:
 def filled(language: str) -> str:
     """The page as the record has it."""
     text = pages.filled(page(language).read_text("utf-8"), BEGIN, shown(read(), WORDS[language]))
-    return pages.filled(text, model_classes.BEGIN, model_classes.shown(language))
+    text = pages.filled(text, model_classes.BEGIN, model_classes.shown(language))
+    return pages.filled(text, zero3_loads.BEGIN, zero3_loads.shown(language))
 
 
 WORDS = {
