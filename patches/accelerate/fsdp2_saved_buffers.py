@@ -27,10 +27,11 @@ from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
 
+from .._shared.saved_buffers import UNSAVED, saved_buffers
+
 NAME = "fsdp2_load_full_state_dict"
 PARAMETERS = ("accelerator", "model", "full_sd")
 ACCELERATOR, MODEL, WHOLE = (Argument(at, name) for at, name in enumerate(PARAMETERS))
-UNSAVED = "_non_persistent_buffers_set"
 TAKES_ALL, TELLS = "device_mesh = sharded_param.device_mesh", "isinstance(sharded_param, DTensor)"
 
 
@@ -51,7 +52,8 @@ def apply(patch: Patch, module: ModuleType) -> None:
 
     def load(original: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         model, whole = MODEL.of(args, kwargs), WHOLE.of(args, kwargs)
-        buffers = {name: each for name, each in saved_buffers(model) if name in whole}
+        saved = saved_buffers(model)
+        buffers = {name: each for name, each in saved if name in whole and not is_sharded(each)}
         if not buffers:
             return original(*args, **kwargs)
         rest = {name: tensor for name, tensor in whole.items() if name not in buffers}
@@ -65,22 +67,21 @@ def apply(patch: Patch, module: ModuleType) -> None:
     patch.wrap(module, NAME, load)
 
 
-def saved_buffers(model: Any) -> Iterator[tuple[str, Any]]:
-    """The buffers that a checkpoint of ``model`` has."""
-    for prefix, module in model.named_modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and name not in getattr(module, UNSAVED):
-                yield f"{prefix}.{name}" if prefix else name, buffer
-
-
 @contextlib.contextmanager
 def _unsaved(patch: Patch, model: Any) -> Iterator[None]:
-    """Inside, ``model`` has no buffers in its state dict."""
+    """Inside, ``model`` has no buffers in its state dict but those that are sharded."""
     with contextlib.ExitStack() as swapped:
         for module in model.modules():
-            if module._buffers.keys() - getattr(module, UNSAVED):
-                swapped.enter_context(patch.swapped(module, UNSAVED, {*module._buffers}))
+            before: set[str] = getattr(module, UNSAVED)
+            whole = {name for name, buffer in module._buffers.items() if not is_sharded(buffer)}
+            if whole - before:
+                swapped.enter_context(patch.swapped(module, UNSAVED, before | whole))
         yield
+
+
+def is_sharded(buffer: Any) -> bool:
+    """Whether it has a mesh, as parameters have: tensor parallelism gives buffers one too."""
+    return hasattr(buffer, "device_mesh")
 
 
 def handed_out(accelerator: Any, buffers: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,12 +23,14 @@ https://github.com/huggingface/transformers/pull/45402, https://github.com/model
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 from vlmpatch.api import Argument, Code, Patch, Unrecognised
+
+from .._shared.saved_buffers import saved_buffers
 
 NAME = "_load_state_dict_into_zero3_model"
 RENAME = "_apply_weight_conversions_to_state_dict"  # of transformers 5, called by the above
@@ -94,7 +96,9 @@ def fill(model: Any, state: Mapping[str, Any]) -> dict[str, Any]:
     filled = {}
     for name, buffer in saved_buffers(model):
         value = _value(model, state, name)
-        if isinstance(value, torch.Tensor) and value.shape == buffer.shape and not value.is_meta:
+        if buffer.is_meta or not isinstance(value, torch.Tensor) or value.is_meta:
+            continue
+        if value.shape == buffer.shape:
             with torch.no_grad():
                 buffer.copy_(value)
             filled[name] = buffer
@@ -105,11 +109,3 @@ def _value(model: Any, state: Mapping[str, Any], name: str) -> Any:
     """Transformers 5 takes the names of a base model too."""
     prefix = getattr(model, "base_model_prefix", "")
     return state.get(name, state.get(name.removeprefix(f"{prefix}.")))
-
-
-def saved_buffers(model: Any) -> Iterator[tuple[str, Any]]:
-    """The buffers that a checkpoint of ``model`` has, and that hold numbers."""
-    for prefix, module in model.named_modules():
-        for name, buffer in module._buffers.items():
-            if buffer is not None and name not in module._non_persistent_buffers_set and not buffer.is_meta:
-                yield f"{prefix}.{name}" if prefix else name, buffer

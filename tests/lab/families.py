@@ -112,20 +112,16 @@ def read(path: Path = STORE) -> Found:
     Raises:
         table.Broken: the file is not whole.
     """
-    found: Found = {}
-    for _, line in table.read(path, COLUMNS, "python -m tests.lab.families STACK"):
-        stack, family, not_made = line.pop("stack"), line.pop("family"), line.pop("not made")
-        found.setdefault(stack, {})[family] = {"not made": not_made} if not_made else line
+    found: Found = table.nested(path, COLUMNS, "python -m tests.lab.families STACK")
+    for kinds in found.values():
+        for family, line in kinds.items():
+            not_made = line.pop("not made")
+            kinds[family] = {"not made": not_made} if not_made else line
     return found
 
 
 def save(found: Found, path: Path = STORE) -> None:
-    lines = [
-        (stack, family, *(about.get(name, "") for name in COLUMNS[2:]))
-        for stack, kinds in sorted(found.items())
-        for family, about in sorted(kinds.items())
-    ]
-    table.write(path, COLUMNS, lines)
+    table.write_nested(path, COLUMNS, found)
 
 
 def shown(found: Found, words: dict[str, str]) -> str:

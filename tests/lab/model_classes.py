@@ -135,19 +135,11 @@ def perform(
 
 def read(path: Path = STORE) -> Found:
     """What was run, by stack and class."""
-    found: Found = {}
-    for _, line in table.read(path, COLUMNS, "python -m tests.families STACK"):
-        found.setdefault(line.pop("stack"), {})[line.pop("class")] = line
-    return found
+    return table.nested(path, COLUMNS, "python -m tests.families STACK")
 
 
 def save(found: Found, path: Path = STORE) -> None:
-    rows = [
-        (stack, name, *(about.get(column, "") for column in COLUMNS[2:]))
-        for stack, kinds in sorted(found.items())
-        for name, about in sorted(kinds.items())
-    ]
-    table.write(path, COLUMNS, rows)
+    table.write_nested(path, COLUMNS, found)
 
 
 def differs(about: Mapping[str, str]) -> bool:

@@ -55,6 +55,26 @@ def read(path: Path, columns: Sequence[str], again: str) -> Iterator[tuple[int, 
         yield number, dict(zip(columns, cells, strict=True))
 
 
+def nested(path: Path, columns: Sequence[str], again: str) -> dict[str, dict[str, dict[str, str]]]:
+    """The lines of ``path`` by their first two cells; see ``read``."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for _, line in read(path, columns, again):
+        found.setdefault(line.pop(columns[0]), {})[line.pop(columns[1])] = line
+    return found
+
+
+def write_nested(
+    path: Path, columns: Sequence[str], found: Mapping[str, Mapping[str, Mapping[str, str]]]
+) -> None:
+    """Write what ``nested`` reads, in the order of the first two cells; what is not said is an empty cell."""
+    rows = [
+        (first, second, *(line.get(column, "") for column in columns[2:]))
+        for first, lines in sorted(found.items())
+        for second, line in sorted(lines.items())
+    ]
+    write(path, columns, rows)
+
+
 def write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Write ``rows`` in their order; a reader meanwhile sees the old file or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)

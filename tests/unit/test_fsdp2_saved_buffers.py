@@ -126,3 +126,18 @@ def test_buffers_are_handed_out_beside_parameters(sent: list[Tensor], main: bool
     assert said == {"strict": False, "assign": True}
     assert [each.said for each in state.values()] == [f"{'learnt' if main else 'empty'} on here in float32"]
     assert sent == [*state.values()]
+
+
+def test_a_buffer_that_has_a_mesh_goes_the_way_of_parameters(sent: list[Tensor]) -> None:
+    """As tensor parallelism leaves it; bare it was handed out."""
+    sharded = Tensor("sharded")
+    vars(sharded)["device_mesh"] = "a mesh"
+    model, whole = Module(bias=sharded), {"weight": "whole", "bias": sharded}
+    _, got, owned = prepared(model, whole)
+    assert got is whole
+    assert owned == {"weight": "sharded", "bias": sharded}
+    beside = Module(bias=sharded, scale=Tensor("meta"))
+    _, got, owned = prepared(beside, whole | {"scale": Tensor("learnt")})
+    assert got == whole
+    assert owned == {"weight": "sharded", "bias": sharded}
+    assert [each.said for each in sent] == ["learnt on here in float32"]
